@@ -15,6 +15,7 @@ import pytest
 
 from rbegir.codes import score
 from rbegir.codes.planes import Codes
+from rbegir.encode import encoder
 from rbegir.errors import InputError, MismatchError, MissingExtraError
 from rbegir.evaluate import evaluator, scorers
 from rbegir.evaluate.evaluator import Evaluation, corpus_texts, evaluate_model, report_table
@@ -56,11 +57,11 @@ class FakeCodes(Fake):
         wide = np.tile(vectors, (1, 4))  # [count, 64]
         return Codes.from_signs(np.stack([wide > 0, np.abs(wide) > 0.7]))
 
-    def encode_queries(self, texts: pa.Array) -> Codes:
-        return self._codes(super().embed_queries(texts))
+    def encode_queries(self, texts: list[str]) -> Codes:
+        return self._codes(super().embed_queries(pa.array(texts)))
 
-    def encode_keywords(self, texts: pa.Array) -> Codes:
-        return self._codes(super().embed_keywords(texts))
+    def encode_keywords(self, texts: list[str]) -> Codes:
+        return self._codes(super().embed_keywords(pa.array(texts)))
 
 
 def pairs(count: int = 200) -> pa.Table:
@@ -105,10 +106,10 @@ def test_a_noisy_model_against_plain_python() -> None:
 
 
 def test_codes_are_searched_as_the_reference_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scorers, "BATCH", 70)  # several batches of the corpus, the last one shorter
+    monkeypatch.setattr(encoder, "ENCODE_ROWS", 70)  # several batches of the corpus, the last one shorter
     model = FakeCodes(1.0)
     queries, corpus = pairs()["query"].combine_chunks(), pa.array(CORPUS)
-    keys = score.keys(model.encode_queries(queries).values(), model.encode_keywords(corpus))
+    keys = score.keys(model.encode_queries(queries.to_pylist()).values(), model.encode_keywords(CORPUS))
     expected = np.argsort(-keys, axis=1, kind="stable")
     done: list[float] = []
     for k in (1, 100, 1000):
@@ -207,6 +208,8 @@ def test_nothing_to_do() -> None:
             evaluate_model(Fake(0), pairs(), corpus=CORPUS, cutoffs=cutoffs)
     with pytest.raises(InputError, match="one keyword only"):
         evaluate_model(Fake(0), pairs(1))
+    with pytest.raises(InputError, match="seed must be a whole number of at least 0, got -1"):
+        evaluate_model(Fake(0), pairs(), seed=-1)
 
 
 def test_table_for_people() -> None:
@@ -253,7 +256,7 @@ def test_a_bar_is_shown_where_it_is_seen(monkeypatch: pytest.MonkeyPatch) -> Non
     assert {what for _, what in seen} == {"pairs", "corpus"}
     evaluate_model(Fake(0), pairs(), progress=False)
     evaluate_model(Fake(0), pairs(), progress=lambda what, done: None)
-    assert asked == [None, False]
+    assert asked == [None, False, False]  # a function is called in place of a bar
 
 
 def test_a_missing_scipy_is_noticed_before_anything_is_scored(monkeypatch: pytest.MonkeyPatch) -> None:

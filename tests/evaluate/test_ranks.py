@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rbegir.evaluate import retrieval
-from rbegir.evaluate.retrieval import ranks, recalls
+from rbegir.evaluate.retrieval import Targets, ranks
 
 
 def by_sorting(scores: np.ndarray, query: np.ndarray, target: np.ndarray) -> list[int]:
@@ -58,7 +59,7 @@ def test_float_vectors(cosine: bool) -> None:
 
 
 def test_recall_is_the_mean_share_of_a_query_s_targets() -> None:
-    rank, query = torch.tensor([0, 9, 10, 3]), torch.tensor([0, 0, 1, 2])
-    found = recalls(rank, query, 3, [1, 10])
+    pairs = pa.table({"query": ["a", "a", "b", "c"], "keyword": ["1", "2", "3", "4"]})
+    found = Targets(pairs, pa.array(list("1234"))).recall_of_ranks(np.array([0, 9, 10, 3]), [1, 10])
     assert found[1].tolist() == [0.5, 0.0, 0.0]
     assert found[10].tolist() == [1.0, 0.0, 1.0]

@@ -12,7 +12,7 @@ import torch
 
 from rbegir.encode.clsm.clsm import TowerBatch
 from rbegir.read.tokenizer import GramBatch, tokenize
-from rbegir.training.batches import Chunk, HostBatch, build, cut, epoch_batches, steps_in
+from rbegir.training.batches import Chunk, StepBatch, build, cut, epoch_batches, steps_in
 from rbegir.training.config import TrainConfig
 from rbegir.training.data import tokenize_pairs
 
@@ -37,7 +37,7 @@ def chunk() -> Chunk:
     table = pa.table(
         {"query": queries, "keyword": keywords, "weight": pa.array(rng.random(100), pa.float32())}
     )
-    return tokenize_pairs(table, 64, 1)
+    return tokenize_pairs(table, 64)
 
 
 def test_cut_is_tokenising_the_chosen_texts(chunk: Chunk) -> None:
@@ -143,10 +143,9 @@ def test_build(chunk: Chunk) -> None:
     assert np.array_equal(batch.weight.numpy(), weight)
 
 
-def arrays(batch: HostBatch) -> list[list[int]]:
-    """All values of a batch (its buffer has gaps, which hold anything)."""
-    step = batch.to(torch.device("cpu"))
-    return [x.tolist() for x in (*step.query, *step.keyword, *step[2:7])]
+def arrays(batch: StepBatch) -> list[list[int]]:
+    """All values of a batch."""
+    return [x.tolist() for x in (*batch.query, *batch.keyword, *batch[2:7])]
 
 
 def test_an_epoch_holds_every_pair_once_in_any_number_of_threads(chunk: Chunk) -> None:

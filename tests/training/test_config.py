@@ -40,7 +40,11 @@ def test_settings_by_size(pairs: int, batch_size: int, epochs: int) -> None:
         ({"epochs": 1.5}, "epochs must be a whole number of at least 1, got 1.5"),
         ({"batch_size": 1}, "batch_size must be a whole number of at least 2, got 1"),
         ({"patience": True}, "patience must be a whole number of at least 1, got True"),
-        ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
+        ({"seed": -1}, "seed must be a whole number from 0 to 9223372036854775807, got -1"),
+        (
+            {"seed": 2**64},
+            "seed must be a whole number from 0 to 9223372036854775807, got 18446744073709551616",
+        ),
         ({"buffer_pairs": 0}, "buffer_pairs must be a whole number of at least 2, got 0"),
         ({"lr": 0}, "lr must be a positive number, got 0"),
         ({"lr": float("nan")}, "lr must be a positive number, got nan"),

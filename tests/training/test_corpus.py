@@ -57,6 +57,13 @@ def test_a_corpus_alone_trains_a_model_that_finds_it(tmp_path: Path) -> None:
         assert TEXTS[7] in hits.texts[0]
 
 
+def test_skipped_pairs_are_reported_with_a_corpus(pairs_file: Path, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.tsv"
+    bad.write_text(pairs_file.read_text() + "!!!\t???\n")
+    result = run(bad, corpus=TEXTS, config=SMALL, epochs=1, valid=False, device="cpu")
+    assert result.skipped == {"no letter or digit": 1}
+
+
 def test_pairs_come_with_a_corpus(pairs_file: Path, tmp_path: Path) -> None:
     corpus = tmp_path / "texts.txt"
     corpus.write_text("\n".join(TEXTS) + "\n")

@@ -15,9 +15,7 @@ from rbegir.training.data import TrainingData
 
 
 def of(path: Path, buffer_pairs: int = 10_000, *, hold_out: bool = True) -> TrainingData:
-    return TrainingData(
-        read_pairs(path), hash_buckets=64, buffer_pairs=buffer_pairs, threads=1, hold_out=hold_out
-    )
+    return TrainingData(read_pairs(path), hash_buckets=64, buffer_pairs=buffer_pairs, hold_out=hold_out)
 
 
 def read(path: Path) -> list[tuple[str, str]]:
@@ -31,17 +29,17 @@ def test_held_out_keywords_are_in_no_chunk(pairs_file: Path, buffer_pairs: int) 
     pairs = read(pairs_file)
     held = {k for _, k in pairs if hash_position(k) < VALID_SHARE}
     assert data.held_out is not None
-    if data.in_memory:
+    if data._only is not None:
         assert set(data.held_out["keyword"].to_pylist()) == held
     held = set(data.held_out["keyword"].to_pylist())  # a small first buffer may set another threshold
     assert max(map(hash_position, held)) < min(hash_position(k) for _, k in pairs if k not in held)
     assert data.held_out.num_rows == sum(k in held for _, k in pairs)
     assert data.pairs == len(pairs) - data.held_out.num_rows
-    assert data.in_memory == (buffer_pairs >= 3000)
+    assert (data._only is not None) == (buffer_pairs >= 3000)
     for _ in range(2):  # an epoch is repeatable
         assert [len(chunk) for chunk in data.chunks()] == data.sizes
     distinct = {k for _, k in pairs} - held
-    if data.in_memory:
+    if data._only is not None:
         (chunk,) = data.chunks()
         assert len(chunk.keyword_texts.text_offsets) - 1 == len(distinct)
         assert len(np.unique(chunk.keyword)) == len(distinct)

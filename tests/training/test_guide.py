@@ -36,7 +36,7 @@ class Watched(Learner):
 
 def some_batch(pairs_file: Path) -> StepBatch:
     table = read_pairs(pairs_file).read_all()
-    (chunk,) = TrainingData.of_table(table, hash_buckets=SMALL.hash_buckets, threads=1).chunks()
+    (chunk,) = TrainingData(read_pairs(table), hash_buckets=SMALL.hash_buckets).chunks()
     return build(chunk, np.arange(60), replace(PLAIN, gram_dropout=0.0), (0, 0, 0)).to(torch.device("cpu"))
 
 
@@ -113,8 +113,8 @@ def test_features_are_left_out_in_training_alone() -> None:
 def test_fitting_tokenised_pairs_is_training_a_file(pairs_file: Path) -> None:
     table = read_pairs(pairs_file).read_all()
     settings = replace(PLAIN, feature_dropout=0.1, word_dropout=0.2, seed=4)
-    validation = Validation(table, hash_buckets=SMALL.hash_buckets, threads=1)
-    data = TrainingData.of_table(table, hash_buckets=SMALL.hash_buckets, threads=1)
+    validation = Validation(table)
+    data = TrainingData(read_pairs(table), hash_buckets=SMALL.hash_buckets)
     other = replace(SMALL, query_planes=1), replace(settings, guide=0.0)
     models = [(SMALL, settings), other]
     fitted, beside = fit(data, models, validation=validation, device="cpu")

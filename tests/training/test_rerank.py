@@ -21,7 +21,6 @@ from rbegir.evaluate.retrieval import CUTOFFS
 from rbegir.read.pairs import read_pairs
 from rbegir.training import rerank
 from rbegir.training.config import TrainConfig
-from rbegir.training.progress import Bar
 from rbegir.training.rerank import compare, searched_texts
 from rbegir.training.trainer import _tell, run
 from tests.reranking import make_model
@@ -134,7 +133,7 @@ def test_the_warning_is_about_methods_that_need_no_training(
     warnings.simplefilter("always")
     figures = {"reranked": reranked, "codes": codes, "tri-letter cosine": 0.3, "BM25": 0.5}
     recall = {method: {"recall@10": value} for method, value in figures.items()}
-    _tell(recall, 500, Bar(enabled=False), pairs=None, corpus=None)
+    _tell(recall, 500, lambda line: None, pairs=None, corpus=None)
     assert [f"less than {behind}," in str(found.message) for found in recwarn.list] == [True] * bool(behind)
 
 

@@ -117,11 +117,8 @@ def check_equal(open_data: Callable[[Exchange | None], TrainingData], world: int
     shared = together(world, lambda exchange: (found := open_data(exchange), epochs(found)))
     for data, _ in shared:
         assert data.sizes == alone.sizes
-        assert (data.varied, data.held_pairs, data.in_memory) == (
-            alone.varied,
-            alone.held_pairs,
-            alone.in_memory,
-        )
+        assert (data.varied, data.held_pairs) == (alone.varied, alone.held_pairs)
+        assert (data._only is None) == (alone._only is None)
         assert data.skipped.read == alone.skipped.read
         assert data.skipped.to_dict() == alone.skipped.to_dict()
         assert (data.held_out is None) == (alone.held_out is None)
@@ -162,7 +159,6 @@ def opened(
         read_pairs(path, strict=strict),
         hash_buckets=64,
         buffer_pairs=buffer_pairs,
-        threads=1,
         hold_out=hold_out,
         exchange=exchange,
     )
@@ -316,7 +312,7 @@ def test_a_file_that_is_damaged_later(tmp_path: Path) -> None:
 
     def work(exchange: Exchange) -> None:
         data = opened(path, exchange, 4000)
-        assert data.in_memory
+        assert data._only is not None
         data._only = None  # as if it had not fitted
         met.wait()
         if exchange.rank.number == 0:

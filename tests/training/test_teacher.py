@@ -12,7 +12,7 @@ from rbegir.encode.clsm.clsm import tower_batch
 from rbegir.encode.clsm.presets import ModelConfig
 from rbegir.encode.sentence.encoder import SentenceEncoder
 from rbegir.errors import InputError, RbegirError
-from rbegir.read.pairs import PairStream
+from rbegir.read.pairs import PairStream, read_pairs
 from rbegir.read.tokenizer import tokenize
 from rbegir.training.config import TrainConfig, recipe
 from rbegir.training.data import TrainingData
@@ -58,11 +58,8 @@ def test_a_query_made_of_a_text_has_the_vector_of_that_text() -> None:
     columns = [["one", "two", "thre", "two"], ["eins", "zwei", "drei", "vier"], [1.0] * 4]
     table = pa.table(columns, PairStream.schema.names).cast(PairStream.schema)
     data = TrainingData(
-        table.to_batches(),
+        read_pairs(table),
         hash_buckets=64,
-        buffer_pairs=10,
-        threads=1,
-        hold_out=False,
         clicked=2,
         teacher=teacher,  # type: ignore[arg-type]
     )
@@ -74,9 +71,8 @@ def test_a_query_made_of_a_text_has_the_vector_of_that_text() -> None:
 
 def test_all_pairs_must_fit_into_the_buffer(teacher: Teacher) -> None:
     table = pa.table([["a"] * 9, list("bcdefghij"), [1.0] * 9], PairStream.schema.names)
-    batches = table.cast(PairStream.schema).to_batches()
     with pytest.raises(InputError, match=r"a teacher needs all pairs in memory at once, got 9 pairs"):
-        TrainingData(batches, hash_buckets=64, buffer_pairs=4, threads=1, hold_out=False, teacher=teacher)
+        TrainingData(read_pairs(table), hash_buckets=64, buffer_pairs=4, teacher=teacher)
 
 
 def test_training_learns_what_the_teacher_knows(teacher: Teacher) -> None:
@@ -87,14 +83,7 @@ def test_training_learns_what_the_teacher_knows(teacher: Teacher) -> None:
 
     def likeness(asked: Teacher | None, seed: int) -> float:
         """How much nearer a thing is to its synonym than to the others, by the guide."""
-        data = TrainingData(
-            table.to_batches(),
-            hash_buckets=shape.hash_buckets,
-            buffer_pairs=1000,
-            threads=1,
-            hold_out=False,
-            teacher=asked,
-        )
+        data = TrainingData(read_pairs(table), hash_buckets=shape.hash_buckets, teacher=asked)
         settings = TrainConfig(epochs=30, batch_size=40, seed=seed)
         [trained] = fit(data, [(shape, settings)], device="cpu")
         assert trained.learner.guide is not None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,12 +19,13 @@ import rbegir
 from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.presets import ESTIMATORS, PRESETS, Estimator
 from rbegir.errors import DeviceError, FileError, InputError
+from rbegir.evaluate import scorers
 from rbegir.evaluate.retrieval import Targets
 from rbegir.evaluate.scorers import ModelScorer
 from rbegir.read.pairs import read_pairs
-from rbegir.training import loop, trainer
+from rbegir.training import trainer
 from rbegir.training.config import TrainConfig
-from rbegir.training.loop import Scores, lr_scale
+from rbegir.training.loop import lr_scale
 from rbegir.training.step import resolve_device
 from rbegir.training.trainer import TrainResult, run
 
@@ -182,7 +185,7 @@ def test_the_best_epoch_is_kept_and_patience_stops(
             states.append({name: value.clone() for name, value in model.state_dict().items()})
             return scores.pop(0)
 
-    scores = [Scores(1.0, auc) for auc in (0.6, 0.9, 0.8, 0.7, 0.95)]
+    scores = [(1.0, auc) for auc in (0.6, 0.9, 0.8, 0.7, 0.95)]
     monkeypatch.setattr(trainer, "Validation", Dictated)
     result = run(pairs_file, **QUICK, epochs=5, patience=2, out=tmp_path / "model")
     assert [entry["roc_auc"] for entry in result.history] == [0.6, 0.9, 0.8, 0.7]
@@ -207,16 +210,12 @@ def test_without_tensorboard_one_line_says_so(
 def test_validation_shows_its_progress(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shares: list[float] = []
 
-    class Watched(trainer.Bar):
-        def begin(self, what: str, total: float) -> None:
-            self.what = what
+    @contextmanager
+    def reported(progress: object, title: str) -> Iterator[Callable[..., None]]:
+        yield lambda done, total, what: shares.append(done / total) if what == "validation" else None
 
-        def show(self, done: float, told: str = "") -> None:
-            if self.what == "validation":
-                shares.append(done)
-
-    monkeypatch.setattr(trainer, "Bar", Watched)
-    monkeypatch.setattr(loop, "TEXTS", 10)
+    monkeypatch.setattr(trainer, "reported", reported)
+    monkeypatch.setattr(scorers, "BATCH", 10)
     run(pairs_file, **QUICK, epochs=1)
     assert len(shares) > 5
     assert shares == sorted(shares)

@@ -18,11 +18,12 @@ from typer.testing import CliRunner
 
 import rbegir
 from rbegir import cli
+from rbegir.base import progress
 from rbegir.encode.clsm.presets import ModelConfig
 from rbegir.errors import FileError, InputError, LockedError, MismatchError
+from rbegir.training import loop
 from rbegir.training.config import TrainConfig
 from rbegir.training.loss import group, group_loss
-from rbegir.training.progress import Bar
 from rbegir.training.rerank import compare
 from rbegir.training.trainer import train
 from rbegir.training.upgrade import KeywordSide, Upgrade, adopt, in_generation, upgrade
@@ -261,11 +262,11 @@ def test_a_bar_is_shown_where_it_is_seen(
 ) -> None:
     shares: list[float] = []
 
-    class Watched(Bar):
-        def show(self, done: float, told: str = "") -> None:
-            shares.append(done)
+    def report(self: Any, done: float, total: float, line: str) -> None:
+        if progress.wanted(self._asked):
+            shares.append(done / total)
 
-    monkeypatch.setattr("rbegir.training.upgrade.Bar", Watched)
+    monkeypatch.setattr(progress._LateBar, "report", report)
     monkeypatch.setattr("rbegir.base.progress.seen", lambda: True)
     arguments: dict[str, Any] = {"valid": pairs[1], "settings": replace(SETTINGS, epochs=1)}
     upgrade(old, pairs[0].slice(0, 500), keywords="keep", progress=False, **arguments)
@@ -277,8 +278,13 @@ def test_a_bar_is_shown_where_it_is_seen(
 
 @pytest.mark.parametrize("keywords", ["new", "keep"])
 def test_a_stopped_upgrade_goes_on_to_the_same_model(
-    keywords: KeywordSide, old: rbegir.Model, pairs: tuple[pa.Table, pa.Table], tmp_path: Path
+    keywords: KeywordSide,
+    old: rbegir.Model,
+    pairs: tuple[pa.Table, pa.Table],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(loop, "SHOW_SECONDS", -1.0)  # every step is reported
     table, valid = pairs[0].slice(0, 500), pairs[1]
     arguments: dict[str, Any] = {
         "valid": valid,

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rbegir.errors import InputError, MismatchError, describe
+from rbegir.errors import InputError, MismatchError, describe, whole_number
 
 WORD = 64
 MIN_N, MAX_N = 64, 1024
@@ -67,14 +67,16 @@ class Codes:
     @classmethod
     def from_values(cls, values: npt.NDArray[np.int16], planes: int) -> Codes:
         """The inverse of `values`: odd integers [count, n] within ±(2^planes − 1)."""
-        limit = 2**planes - 1
+        limit = 2 ** whole_number("planes", planes, 1, MAX_PLANES) - 1
         if values.ndim != 2 or not np.issubdtype(values.dtype, np.integer):
             raise InputError("values must be an integer array [count, n]")
-        if values.size and (np.any(values % 2 == 0) or np.abs(values.astype(np.int64)).max() > limit):
+        odd = bool((values & 1).all())
+        if values.size and not (odd and values.min() >= -limit and values.max() <= limit):
             raise InputError(f"values of {planes} planes must be odd integers within ±{limit}")
-        bits = (values.astype(np.int64) + limit) // 2  # [count, n] in 0 .. limit, plane 0 the highest bit
-        shifts = np.arange(planes - 1, -1, -1)[:, None, None]
-        return cls.from_signs((bits[None] >> shifts) & 1 == 1)
+        # [count, n] in 0 .. limit, plane 0 the highest bit
+        bits = ((values.astype(np.int16) + np.int16(limit)) >> 1).astype(np.uint8)
+        signs = np.stack([(bits >> shift) & 1 for shift in range(planes - 1, -1, -1)])  # [planes, count, n]
+        return cls.from_signs(signs.view(np.bool_))
 
     @classmethod
     def concat(cls, parts: Sequence[Codes]) -> Codes:

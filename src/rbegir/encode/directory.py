@@ -235,13 +235,16 @@ def read_pair(directory: Path, kind: DirectoryKind) -> Pair:
         configs = [directory / name for name in (CONFIG, CONFIG + NEW) if (directory / name).is_file()]
         if not configs:
             raise FileError(f"{directory} holds no {kind.noun}: {CONFIG} is missing", hint=kind.find)
-        bodies = [_read_config(config, kind) for config in configs]
+        body, text = _read_config(configs[0], kind)
         if not (directory / WEIGHTS).is_file():
             raise FileError(f"{directory} holds no {kind.noun}: {WEIGHTS} is missing", hint=kind.repair)
         weights = TensorFile(directory / WEIGHTS)
-        for body, text in bodies:
-            if body["fingerprint"] == weights.metadata.get("fingerprint"):
-                return Pair(weights, body, text)
+        made_for = weights.metadata.get("fingerprint")
+        if body["fingerprint"] != made_for:
+            with suppress(FileError):  # it was renamed just now, or a crash left only a part of it
+                body, text = _read_config(configs[-1], kind)
+        if body["fingerprint"] == made_for:
+            return Pair(weights, body, text)
     raise CorruptError(f"{CONFIG} and {WEIGHTS} in {directory} do not belong together", hint=kind.repair)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -17,12 +18,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rbegir.base.progress import reported
-from rbegir.errors import InputError
+from rbegir.encode.encoder import Encoder
+from rbegir.errors import InputError, whole_number
 from rbegir.evaluate import metrics
 from rbegir.evaluate.groups import NEGATIVES, SampleGroups, distinct, sample_groups
 from rbegir.evaluate.metrics import REPLICATES, Measure, measure, measure_mean, weighted_auc
 from rbegir.evaluate.retrieval import CUTOFFS, Targets
-from rbegir.evaluate.scorers import Embedder, ModelScorer, Progress, Scorer
+from rbegir.evaluate.scorers import ModelScorer, Progress, Scorer
 from rbegir.read.pairs import LabelStream, PairStream, TextStream
 
 if TYPE_CHECKING:
@@ -96,7 +98,7 @@ class Evaluation:
 
 
 def evaluate_model(
-    model: Embedder | Scorer,
+    model: Encoder | Scorer,
     pairs: PairStream | pa.Table | None = None,
     *,
     corpus: TextStream | pa.Array | Sequence[str] | None = None,
@@ -110,10 +112,11 @@ def evaluate_model(
 ) -> Evaluation:
     """Log loss and ROC AUC on pairs, recall in a corpus, ROC AUC and nDCG on labels: whatever is given.
 
-    `model` may be anything that scores, such as a baseline. Weights of pairs are not used: each distinct pair
-    is one group with `negatives` negatives. `gamma` None is fitted to the groups (see `metrics`), `cutoffs`
-    are those of recall, `bootstrap` is the number of replicates for the intervals. `progress` is called with
-    what is being done and its share done; True shows a bar, and None does in a terminal or a notebook.
+    `model` is an encoder of texts, or anything that scores, such as a baseline. Weights of pairs are not
+    used: each distinct pair is one group with `negatives` negatives. `gamma` None is fitted to the groups
+    (see `metrics`), `cutoffs` are those of recall, `bootstrap` is the number of replicates for the intervals.
+    `progress` is called with what is being done and its share done; True shows a bar, and None does in a
+    terminal or a notebook.
     """
     if pairs is None and labels is None:
         raise InputError("there is nothing to evaluate on", hint="give pairs, labels, or both")
@@ -121,57 +124,38 @@ def evaluate_model(
         raise InputError("a corpus alone cannot be evaluated", hint="give pairs too")
     if not cutoffs or min(cutoffs) < 1:
         raise InputError(f"recall needs cutoffs of at least 1, got {list(cutoffs)}")
+    whole_number("seed", seed, 0)
     if pairs is not None and gamma is None:
         metrics.need_scipy()
-    if not callable(progress):
-        with reported(progress, "evaluating") as show:
-            return evaluate_model(
-                model,
-                pairs,
-                corpus=corpus,
-                labels=labels,
-                cutoffs=cutoffs,
-                negatives=negatives,
-                gamma=gamma,
-                bootstrap=bootstrap,
-                seed=seed,
-                progress=lambda what, done: show(done, 1.0, what),
+    with reported(False if callable(progress) else progress, "evaluating") as show:
+
+        def stage(what: str) -> Progress:
+            return partial(progress, what) if callable(progress) else lambda done: show(done, 1.0, what)
+
+        scorer = model if isinstance(model, Scorer) else ModelScorer(model)
+        report: dict[str, Any] = {"seed": seed}
+        if pairs is not None:
+            table = pairs if isinstance(pairs, pa.Table) else pairs.read_all()
+            groups = sample_groups(table, negatives=negatives, seed=seed)
+            scores = scorer.score(groups, stage("pairs"))  # [G, 1 + negatives]
+            gamma = metrics.fit_gamma(scores) if gamma is None else gamma
+            report |= metrics.measure_groups(scores, groups.query, gamma, count=bootstrap, seed=seed)
+            report |= {"gamma": gamma, "negatives": negatives}
+            report |= {"pairs": len(groups), "queries": len(groups.queries)}
+            if corpus is not None:
+                texts = corpus_texts(corpus)
+                targets = Targets(table, texts)
+                found = scorer.search(targets.queries, texts, max(cutoffs), stage("corpus"))
+                report["recall"] = {
+                    k: measure_mean(values, count=bootstrap, seed=seed)
+                    for k, values in targets.recall(found, sorted(set(cutoffs))).items()
+                }
+                report |= {"corpus": len(texts), "missing": targets.missing}
+        if labels is not None:
+            judged = labels if isinstance(labels, pa.Table) else labels.read_all()
+            report["labels"] = evaluate_labels(
+                scorer, judged, bootstrap=bootstrap, seed=seed, progress=stage("labels")
             )
-    stage = progress
-    scorer = model if isinstance(model, Scorer) else ModelScorer(model)
-    report: dict[str, Any] = {"seed": seed}
-    if pairs is not None:
-        table = pairs if isinstance(pairs, pa.Table) else pairs.read_all()
-        groups = sample_groups(table, negatives=negatives, seed=seed)
-        scores = scorer.score(groups, lambda done: stage("pairs", done))  # [G, 1 + negatives]
-        gamma = metrics.fit_gamma(scores) if gamma is None else gamma
-        losses = metrics.group_losses(scores, gamma)
-        queries = len(groups.queries)
-        owner = np.repeat(groups.query, scores.shape[1])
-        auc = weighted_auc(metrics.positives_first(scores).ravel(), scores.ravel(), owner)
-        mean = metrics.weighted_mean(losses, groups.query)
-        report |= {
-            "log_loss": measure(float(losses.mean()), mean, queries, count=bootstrap, seed=seed),
-            "roc_auc": measure(metrics.group_auc(scores), auc, queries, count=bootstrap, seed=seed),
-            "gamma": gamma,
-            "negatives": negatives,
-            "pairs": len(groups),
-            "queries": queries,
-        }
-        if corpus is not None:
-            texts = corpus_texts(corpus)
-            targets = Targets(table, texts)
-            found = scorer.search(targets.queries, texts, max(cutoffs), lambda done: stage("corpus", done))
-            report["recall"] = {
-                k: measure_mean(values, count=bootstrap, seed=seed)
-                for k, values in targets.recall(found, sorted(set(cutoffs))).items()
-            }
-            report |= {"corpus": len(texts), "missing": targets.missing}
-    if labels is not None:
-        judged = labels if isinstance(labels, pa.Table) else labels.read_all()
-        report["labels"] = evaluate_labels(
-            scorer, judged, bootstrap=bootstrap, seed=seed, progress=lambda done: stage("labels", done)
-        )
     return Evaluation(**report)
 
 
@@ -191,8 +175,7 @@ def evaluate_labels(
     scores = scorer.judge(pairs, progress)[:, 0]  # [pairs]
 
     def auc(bar: npt.NDArray[np.bool_]) -> Measure:
-        statistic = weighted_auc(bar, scores, query)
-        return measure(metrics.roc_auc(bar, scores), statistic, len(queries), count=bootstrap, seed=seed)
+        return measure(weighted_auc(bar, scores), query, count=bootstrap, seed=seed)
 
     levels = [float(grade) for grade in np.unique(grades[grades > 0])]
     higher = levels[1:] if len(levels) <= _MOST_GRADES else []

@@ -80,28 +80,8 @@ def sample_groups(pairs: pa.Table, *, negatives: int = NEGATIVES, seed: int = 0)
         if not len(at[0]):
             break
         drawn[at] = keyword[generator.integers(0, len(rows), len(at[0]))]
-    else:
-        _settle(drawn, query, codes, count, queries, generator)
-    return SampleGroups(queries, keywords, query, np.column_stack([keyword, drawn]))
-
-
-def contains(ascending: npt.NDArray[np.int64], wanted: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Which of the wanted numbers are in a sorted array, which is not empty."""
-    at = np.searchsorted(ascending, wanted)
-    return np.equal(ascending[np.minimum(at, len(ascending) - 1)], wanted)
-
-
-def _settle(
-    drawn: npt.NDArray[np.int64],
-    query: npt.NDArray[np.int64],
-    codes: npt.NDArray[np.int64],
-    count: int,
-    queries: pa.StringArray,
-    generator: np.random.Generator,
-) -> None:
-    """Draw again, from the allowed keywords only, for queries that nearly every keyword is right for."""
     conflicts = contains(codes, query[:, None] * count + drawn)  # [G, negatives]
-    for row in np.flatnonzero(conflicts.any(axis=1)):
+    for row in np.flatnonzero(conflicts.any(axis=1)):  # nearly every keyword is right for the query
         low, high = np.searchsorted(codes, [query[row] * count, (query[row] + 1) * count])
         allowed = np.setdiff1d(np.arange(count), codes[low:high] - query[row] * count, assume_unique=True)
         if not len(allowed):
@@ -111,3 +91,10 @@ def _settle(
                 hint="leave it out, or evaluate on more pairs",
             )
         drawn[row, conflicts[row]] = generator.choice(allowed, int(conflicts[row].sum()))
+    return SampleGroups(queries, keywords, query, np.column_stack([keyword, drawn]))
+
+
+def contains(ascending: npt.NDArray[np.int64], wanted: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Which of the wanted numbers are in a sorted array, which is not empty."""
+    at = np.searchsorted(ascending, wanted)
+    return np.equal(ascending[np.minimum(at, len(ascending) - 1)], wanted)

@@ -13,8 +13,8 @@ pairs all positives are pooled against all negatives of the groups; on labels th
 positive.
 
 *Intervals.* Rows of one query are not independent, so a bootstrap replicate draws whole queries, with
-replacement, as many as there are. It is a weight per query (how often it was drawn), so a statistic must be
-computable with weights: a mean is, and so is AUC,
+replacement, as many as there are. It is a weight per query (how often it was drawn), and so per row, and a
+statistic must be computable with weights: a mean is, and so is AUC,
 
     AUC(w) = Σ_i w_i (Σ_{s_j < s_i} w_j + ½ Σ_{s_j = s_i} w_j) / (Σ_i w_i · Σ_j w_j)   i positive, j negative
 
@@ -35,7 +35,7 @@ _GAMMA_RANGE = (1e-2, 1e3)
 _FIT_GROUPS = 100_000  # enough to find γ to four digits
 
 Scores = npt.NDArray[np.float32]
-Weights = npt.NDArray[np.float64]  # [queries]
+Weights = npt.NDArray[np.float64]  # of rows, or of queries
 
 
 def group_losses(scores: Scores, gamma: float) -> npt.NDArray[np.float64]:
@@ -74,20 +74,16 @@ def fit_gamma(scores: Scores) -> float:
     return float(np.exp(found.x))
 
 
-def weighted_auc(
-    positive: npt.NDArray[np.bool_], scores: Scores, query: npt.NDArray[np.int64]
-) -> Callable[[Weights], float]:
-    """AUC(w) of rows [rows] that belong to queries [rows]; NaN where a class has no weight."""
+def weighted_auc(positive: npt.NDArray[np.bool_], scores: Scores) -> Callable[[Weights], float]:
+    """AUC(w) of rows [rows]; NaN where a class has no weight."""
     levels, level = np.unique(scores, return_inverse=True)  # equal scores share a level
-    plus, minus = level[positive], level[~positive]
-    plus_query, minus_query = query[positive], query[~positive]
 
     def statistic(weights: Weights) -> float:
-        negatives = np.bincount(minus, weights=weights[minus_query], minlength=len(levels))
+        negatives = np.bincount(level[~positive], weights=weights[~positive], minlength=len(levels))
         beaten = np.cumsum(negatives) - negatives / 2  # [levels] weight of negatives below, ties half
-        won = weights[plus_query]
+        won = weights[positive]
         total = won.sum() * negatives.sum()
-        return float((won * beaten[plus]).sum() / total) if total else float("nan")
+        return float((won * beaten[level[positive]]).sum() / total) if total else float("nan")
 
     return statistic
 
@@ -99,19 +95,17 @@ def roc_auc(positive: npt.NDArray[np.bool_], scores: Scores) -> float:
             f"ROC AUC needs two classes, got {len(positive)} "
             f"{'positive' if len(positive) and positive.all() else 'negative'} examples only"
         )
-    return weighted_auc(positive, scores, np.zeros(len(scores), dtype=np.int64))(np.ones(1))
-
-
-def positives_first(scores: Scores) -> npt.NDArray[np.bool_]:
-    """Which of the scores [G, 1 + negatives] of groups are positives: the first of each."""
-    positive = np.zeros(scores.shape, dtype=np.bool_)
-    positive[:, 0] = True
-    return positive
+    return weighted_auc(positive, scores)(np.ones(len(scores)))
 
 
 def group_auc(scores: Scores) -> float:
     """ROC AUC of all positives against all negatives of groups [G, 1 + negatives]."""
-    return roc_auc(positives_first(scores).ravel(), scores.ravel())
+    return roc_auc(_positives(scores), scores.ravel())
+
+
+def _positives(scores: Scores) -> npt.NDArray[np.bool_]:
+    """Which of the scores [G, 1 + negatives] of groups, laid end to end, are positives: the first of each."""
+    return np.asarray(np.arange(scores.size) % scores.shape[1] == 0)
 
 
 def auc_lift(auc: float, low: float, high: float) -> float:
@@ -142,12 +136,16 @@ def replicates(queries: int, count: int, seed: int) -> Iterator[Weights]:
 
 
 def measure(
-    value: float, statistic: Callable[[Weights], float], queries: int, *, count: int, seed: int
+    statistic: Callable[[Weights], float], query: npt.NDArray[np.int64], *, count: int, seed: int
 ) -> Measure:
-    """A value with its interval. One query, or no replicates, gives no interval."""
+    """A statistic of rows with its interval; `query` [rows] numbers, from 0, the queries that they belong to.
+
+    One query, or no replicates, gives no interval.
+    """
+    value, queries = statistic(np.ones(len(query))), int(query.max()) + 1
     if queries < 2 or count < 2:
         return Measure(value)
-    values = np.array([statistic(weights) for weights in replicates(queries, count, seed)])
+    values = np.array([statistic(drawn[query]) for drawn in replicates(queries, count, seed)])
     values = values[np.isfinite(values)]  # a replicate without any negative has no AUC
     if not len(values):
         return Measure(value)
@@ -155,14 +153,23 @@ def measure(
     return Measure(value, float(low), float(high))
 
 
-def weighted_mean(
-    values: npt.NDArray[np.float64], query: npt.NDArray[np.int64]
-) -> Callable[[Weights], float]:
-    """The mean, under a replicate's weights, of values [rows] that belong to queries [rows]."""
-    return lambda weights: float(np.average(values, weights=weights[query]))
+def measure_mean(
+    values: npt.NDArray[np.float64], query: npt.NDArray[np.int64] | None = None, *, count: int, seed: int
+) -> Measure:
+    """The mean of values [rows] with its interval; without `query`, there is one value per query."""
+
+    def mean(weights: Weights) -> float:
+        return float(np.average(values, weights=weights))
+
+    return measure(mean, np.arange(len(values)) if query is None else query, count=count, seed=seed)
 
 
-def measure_mean(values: npt.NDArray[np.float64], *, count: int, seed: int) -> Measure:
-    """The mean of one value per query, with its interval."""
-    statistic = weighted_mean(values, np.arange(len(values)))
-    return measure(float(values.mean()), statistic, len(values), count=count, seed=seed)
+def measure_groups(
+    scores: Scores, query: npt.NDArray[np.int64], gamma: float, *, count: int, seed: int
+) -> dict[str, Measure]:
+    """Log loss and ROC AUC of groups [G, 1 + negatives] that belong to queries [G]."""
+    auc, owner = weighted_auc(_positives(scores), scores.ravel()), np.repeat(query, scores.shape[1])
+    return {
+        "log_loss": measure_mean(group_losses(scores, gamma), query, count=count, seed=seed),
+        "roc_auc": measure(auc, owner, count=count, seed=seed),
+    }

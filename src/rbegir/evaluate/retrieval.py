@@ -9,15 +9,11 @@ The protocol, whatever the model:
 - recall@k of a query is the share of its keywords among its first k (R@k of ir-measures: with one keyword per
   query, whether it was found), and recall@k is the mean over queries.
 
-*Two ways.* `TopK` keeps the best k of a stream of scores, arrays or tensors of a GPU; it needs NumPy alone.
-`ranks`, in torch on any device, only counts how many keywords come before the right one. For a query with the
-target at position p, of score s_p,
+*Two ways.* `search_blocks` keeps the best k of a stream of scores, arrays or tensors of a GPU; it needs NumPy
+alone. `ranks`, in torch on any device, only counts how many keywords come before the right one, since
+selecting the best k costs several times the product. For a query with the target at position p, of score s_p,
 
     rank = #{j : s_j > s_p} + #{j < p : s_j = s_p}
-
-which is one matrix product and one comparison per block, while selecting the best k costs several times the
-product. The tie rule costs nothing outside of the target's own block: in an earlier block ≥ counts, which is
-> against the next smaller float; in a later block plain > counts.
 
 Codes are small odd multiples of a power of two: their products are exact in float32, and in TF32 as well
 (at most 8 significant bits per factor). Float keywords are normalised first and multiplied in full float32.
@@ -47,53 +43,10 @@ QUERY_BLOCK = 1024
 RANK_QUERIES = 2048  # ranked at once
 RANK_SCORES = 1 << 29  # at a time on a GPU: 2 GB
 RANK_SCORES_CPU = 1 << 24
+NO_RANK = np.iinfo(np.int64).max  # of a keyword that was not found
 
 Positions = npt.NDArray[np.int64]
 Scores: TypeAlias = Union[npt.NDArray[np.float32], "Tensor"]  # of queries and keywords
-
-
-class TopK:
-    """The best k of a stream of scores, for many queries at once; of equal scores the earlier one wins."""
-
-    def __init__(self, queries: int, k: int) -> None:
-        self.k = k
-        self._scores = np.full((queries, k), -np.inf, dtype=np.float32)
-        self.positions = np.full((queries, k), -1, dtype=np.int64)  # best first
-
-    def push(self, rows: slice, scores: Scores, start: int) -> None:
-        """Take the scores [queries of the slice, block] of the keywords from position `start` on.
-
-        It takes no more columns at once than it has seen before: then about k scores per query pass the
-        threshold, and sorting those is cheap. Selecting the best of a whole block costs 20 times as much.
-        """
-        column = 0
-        while column < scores.shape[1]:
-            width = max(start + column, 8 * self.k)
-            self._merge(rows, scores[:, column : column + width], start + column)
-            column += width
-
-    def _merge(self, rows: slice, scores: Scores, start: int) -> None:
-        count = len(scores)
-        new_query, new_column, new_value = _above(scores, self._scores[rows, -1:])
-        if not len(new_query):
-            return
-        query = np.concatenate([np.repeat(np.arange(count), self.k), new_query])
-        value = np.concatenate([self._scores[rows].ravel(), new_value])
-        position = np.concatenate([self.positions[rows].ravel(), new_column + start])
-        order = np.lexsort((position, -value, query))
-        first = np.searchsorted(query[order], np.arange(count))  # each query has at least its k old entries
-        chosen = order[first[:, None] + np.arange(self.k)]  # [queries, k]
-        self._scores[rows], self.positions[rows] = value[chosen], position[chosen]
-
-
-def _above(scores: Scores, bar: npt.NDArray[np.float32]) -> tuple[npt.NDArray[Any], ...]:
-    """Rows, columns and values of the scores above the bar [rows, 1], not of those that equal it: of equal
-    scores the earlier one stays. A tensor is compared where it is, and only what passes leaves its device."""
-    if isinstance(scores, np.ndarray):
-        keep = scores > bar
-        return (*np.nonzero(keep), scores[keep])
-    above = scores > scores.new_tensor(bar)
-    return tuple(found.cpu().numpy() for found in (*above.nonzero(as_tuple=True), scores[above]))
 
 
 def search_blocks(
@@ -106,17 +59,48 @@ def search_blocks(
     """The best k of `count` keywords for each query, block by block of both, blocks of queries in parallel.
 
     scores_of(start, end) prepares a block of keywords; what it returns scores a slice of the queries with it.
+    The first blocks of keywords are small, none larger than all before it: then about k scores per query
+    are above the lowest of the best so far, and sorting those is cheap. Selecting the best of a whole block
+    costs 20 times as much.
     """
-    top = TopK(queries, min(k, count))
+    k = min(k, count)
+    best = np.full((queries, k), -np.inf, dtype=np.float32)
+    positions = np.full((queries, k), -1, dtype=np.int64)  # best first
+
+    def merge(rows: slice, scores: Scores, start: int) -> None:
+        """Take the scores [queries of the slice, block] of the keywords from position `start` on."""
+        new_query, new_column, new_value = _above(scores, best[rows, -1:])
+        query = np.concatenate([np.repeat(np.arange(len(scores)), k), new_query])
+        value = np.concatenate([best[rows].ravel(), new_value])
+        position = np.concatenate([positions[rows].ravel(), new_column + start])
+        order = np.lexsort((position, -value, query))
+        first = np.searchsorted(
+            query[order], np.arange(len(scores))
+        )  # each query has at least its k old ones
+        chosen = order[first[:, None] + np.arange(k)]  # [queries, k]
+        best[rows], positions[rows] = value[chosen], position[chosen]
+
     blocks = [slice(first, min(first + QUERY_BLOCK, queries)) for first in range(0, queries, QUERY_BLOCK)]
+    start = 0
     with ThreadPoolExecutor(cpu_count(), "rbegir-eval") as pool:
-        for start in range(0, count, BLOCK):
-            end = min(start + BLOCK, count)
+        while start < count:
+            end = min(start + min(BLOCK, max(start, 8 * k)), count)
             score = scores_of(start, end)
-            for _ in pool.map(lambda rows: top.push(rows, score(rows), start), blocks):  # noqa: B023
+            for _ in pool.map(lambda rows: merge(rows, score(rows), start), blocks):  # noqa: B023
                 pass  # raises what a thread raised
             progress(end / count)
-    return top.positions
+            start = end
+    return positions
+
+
+def _above(scores: Scores, bar: npt.NDArray[np.float32]) -> tuple[npt.NDArray[Any], ...]:
+    """Rows, columns and values of the scores above the bar [rows, 1], not of those that equal it: of equal
+    scores the earlier one stays. A tensor is compared where it is, and only what passes leaves its device."""
+    if isinstance(scores, np.ndarray):
+        keep = scores > bar
+        return (*np.nonzero(keep), scores[keep])
+    above = scores > scores.new_tensor(bar)
+    return tuple(found.cpu().numpy() for found in (*above.nonzero(as_tuple=True), scores[above]))
 
 
 class Targets:
@@ -126,26 +110,27 @@ class Targets:
         wanted = pairs["keyword"].cast(corpus.type).combine_chunks()
         keyword = pc.index_in(wanted, value_set=corpus)  # [pairs], null where there is none
         found = np.asarray(keyword.is_valid())
-        self.pairs = len(found)
         self.missing = int((~found).sum())
         if not found.any():
             raise InputError(
                 "none of the keywords of the pairs is in the corpus",
                 hint="the corpus must hold the same texts as the keyword column",
             )
-        self.queries, self.query = distinct(pairs["query"].filter(pa.array(found)))
-        self.keyword = np.asarray(keyword.drop_null())  # [pairs found] position in the corpus
+        self.queries, query = distinct(pairs["query"].filter(pa.array(found)))
+        right = np.column_stack([query, np.asarray(keyword.drop_null())])
+        self.query, self.keyword = np.unique(right, axis=0).T  # [targets] each: a query, a right position
 
     def recall(self, positions: Positions, cutoffs: Sequence[int]) -> dict[int, npt.NDArray[np.float64]]:
         """Recall of each query at each cutoff, from the positions [queries, k] found for it."""
-        wanted = np.zeros(len(self.queries))
-        found = {k: np.zeros(len(self.queries)) for k in cutoffs}
-        for query, keyword in set(zip(self.query.tolist(), self.keyword.tolist(), strict=True)):
-            wanted[query] += 1
-            place = np.flatnonzero(positions[query] == keyword)
-            for k in cutoffs:
-                found[k][query] += len(place) > 0 and place[0] < k
-        return {k: hits / wanted for k, hits in found.items()}
+        hit = positions[self.query] == self.keyword[:, None]  # [targets, k]
+        return self.recall_of_ranks(np.where(hit.any(axis=1), hit.argmax(axis=1), NO_RANK), cutoffs)
+
+    def recall_of_ranks(
+        self, rank: npt.NDArray[np.int64], cutoffs: Sequence[int]
+    ) -> dict[int, npt.NDArray[np.float64]]:
+        """Recall of each query at each cutoff: the share of its targets with a rank [targets] below it."""
+        wanted = np.bincount(self.query)
+        return {k: np.bincount(self.query, weights=rank < k) / wanted for k in cutoffs}
 
 
 def ranks(
@@ -179,41 +164,24 @@ def _ranks(
     if cosine and not exact:
         keywords, inverse = keywords * inverse[:, None], torch.ones_like(inverse)
     width = max(1, (RANK_SCORES_CPU if device.type == "cpu" else RANK_SCORES) // RANK_QUERIES)
+    position = torch.arange(count, device=device)
     rank = torch.zeros(len(target), dtype=torch.int64, device=device)
     for low in range(0, len(target), RANK_QUERIES):
         asked = queries[query[low : low + RANK_QUERIES]]  # [block, n]
         place = target[low : low + RANK_QUERIES]  # [block]
 
-        def scores(start: int, asked: Tensor = asked) -> Tensor:
-            end = min(start + width, count)
-            return (asked @ keywords[start:end].T).mul_(inverse[start:end])  # [block, width]
+        def scores(block: slice, asked: Tensor = asked) -> Tensor:
+            return (asked @ keywords[block].T).mul_(inverse[block])  # [block, width]
 
+        blocks = [slice(start, min(start + width, count)) for start in range(0, count, width)]
         # the target's score comes from the product of its own block, so that it equals itself to the bit
         right = torch.empty(len(place), device=device)
-        for start in sorted({position // width * width for position in place.tolist()}):
-            rows = ((place >= start) & (place < start + width)).nonzero()[:, 0]
-            right[rows] = scores(start)[rows, place[rows] - start]
-        below = torch.nextafter(right, torch.full_like(right, -torch.inf))
-        for start in range(0, count, width):
-            s = scores(start)
-            bar = torch.where(place >= start + width, below, right)
-            better = (s > bar[:, None]).sum(dim=1)  # [block]
-            rows = ((place >= start) & (place < start + width)).nonzero()[:, 0]
-            if len(rows):
-                earlier = torch.arange(start, start + s.shape[1], device=device) < place[rows, None]
-                better[rows] += ((s[rows] == right[rows, None]) & earlier).sum(dim=1)
-            rank[low : low + RANK_QUERIES] += better
+        owner = place // width  # [block] number of the block
+        for number in sorted(set(owner.tolist())):
+            rows = (owner == number).nonzero()[:, 0]
+            right[rows] = scores(blocks[number])[rows, place[rows] - number * width]
+        for block in blocks:
+            s, bar = scores(block), right[:, None]
+            ahead = (s > bar) | ((s == bar) & (position[block] < place[:, None]))
+            rank[low : low + RANK_QUERIES] += ahead.sum(dim=1)
     return rank
-
-
-def recalls(
-    rank: Tensor, query: Tensor, queries: int, cutoffs: Sequence[int]
-) -> dict[int, npt.NDArray[np.float64]]:
-    """Recall of each query at each cutoff: the share of its targets with a rank below it.  {k: [queries]}"""
-    import torch
-
-    wanted = torch.bincount(query, minlength=queries).double()
-    return {
-        k: (torch.bincount(query, weights=(rank < k).double(), minlength=queries) / wanted).cpu().numpy()
-        for k in cutoffs
-    }

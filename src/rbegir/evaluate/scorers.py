@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rbegir.codes.layout import pack
-from rbegir.codes.planes import Codes
+from rbegir.encode.encoder import Encoder, encode_keywords
 from rbegir.errors import MismatchError
 from rbegir.evaluate.groups import SampleGroups, unit
 from rbegir.evaluate.retrieval import Positions, Scores, search_blocks
@@ -57,43 +57,34 @@ class Scorer(Protocol):
         """Positions in the corpus [queries, min(k, corpus)], by (score descending, position ascending)."""
 
 
-class Embedder(Protocol):
-    """The part of `Model` that evaluation needs; encode_* may raise MismatchError."""
-
-    def embed_queries(self, texts: pa.StringArray) -> npt.NDArray[np.float32]: ...
-    def embed_keywords(self, texts: pa.StringArray) -> npt.NDArray[np.float32]: ...
-    def encode_queries(self, texts: pa.StringArray) -> Codes: ...
-    def encode_keywords(self, texts: pa.StringArray) -> Codes: ...
-
-
 class ModelScorer(Scorer):
-    """Cosine of embeddings; a corpus is searched by codes, as an index would, where the model has them."""
+    """Cosine of embeddings; a corpus is searched by codes, as an index would, where the model has them.
 
-    def __init__(self, model: Embedder) -> None:
-        self._model = model
+    `keywords` encodes the keywords in place of the model, as the one that made stored codes. An encoder
+    without `embed_queries` and `embed_keywords` is scored by its codes.
+    """
+
+    def __init__(self, model: Encoder, keywords: Encoder | None = None) -> None:
+        self._model, self._keywords = model, keywords or model
 
     def score(self, groups: SampleGroups, progress: Progress) -> npt.NDArray[np.float32]:
         total = len(groups.queries) + len(groups.keywords)
-        queries = _embed(self._model.embed_queries, groups.queries, 0, total, progress)
-        keywords = _embed(self._model.embed_keywords, groups.keywords, len(queries), total, progress)
+        queries = _embed(self._model, "queries", groups.queries, lambda done: progress(done / total))
+        keywords = _embed(
+            self._keywords, "keywords", groups.keywords, lambda done: progress((len(queries) + done) / total)
+        )
         return groups.scores(queries, keywords)
 
     def search(
         self, queries: pa.StringArray, corpus: pa.StringArray, k: int, progress: Progress
     ) -> Positions:
-        parts = []
         try:
-            asked = self._model.encode_queries(queries)
-            for start in range(0, len(corpus), BATCH):
-                progress(start / len(corpus))
-                parts.append(self._model.encode_keywords(corpus.slice(start, BATCH)))
+            asked = self._model.encode_queries(queries.to_pylist())
+            codes = encode_keywords(self._keywords, corpus, lambda done, total: progress(done / total))
         except MismatchError:  # float keywords, or planes without weights: their vectors are compared
             return self._search_vectors(queries, corpus, k, progress)
-        codes = Codes.concat(parts)
         backend = CpuBackend(codes.n, codes.plane_count)
-        found = backend.search([Partition(pack(codes), len(codes))], asked.values(), k)
-        progress(1.0)
-        return found.positions
+        return backend.search([Partition(pack(codes), len(codes))], asked.values(), k).positions
 
     def _search_vectors(
         self, queries: pa.StringArray, corpus: pa.StringArray, k: int, progress: Progress
@@ -107,10 +98,11 @@ class ModelScorer(Scorer):
 
             return torch.from_numpy(vectors).to(device)
 
-        vectors = placed(unit(_embed(self._model.embed_queries, queries, 0, len(queries), lambda _: None)))
+        vectors = placed(unit(_embed(self._model, "queries", queries)))
 
         def scores_of(start: int, end: int) -> Callable[[slice], Scores]:
-            block = placed(unit(self._model.embed_keywords(corpus.slice(start, end - start)))).T  # [n, block]
+            some = _embed(self._keywords, "keywords", corpus.slice(start, end - start))
+            block = placed(unit(some)).T  # [n, block]
             return lambda rows: vectors[rows] @ block
 
         return search_blocks(len(queries), len(corpus), k, scores_of, progress)
@@ -152,17 +144,16 @@ class RerankScorer(ModelScorer):
 
 
 def _embed(
-    embed: Callable[[pa.StringArray], npt.NDArray[np.float32]],
-    texts: pa.StringArray,
-    done: int,
-    total: int,
-    progress: Progress,
+    encoder: Any, side: str, texts: pa.StringArray, done: Callable[[int], None] = lambda count: None
 ) -> npt.NDArray[np.float32]:
-    """Embeddings [texts, n], made one batch at a time."""
+    """The embeddings [texts, n] of queries or keywords, one batch at a time, or their codes as vectors."""
+    embed: Any = getattr(encoder, f"embed_{side}", None)
+    encode: Any = getattr(encoder, f"encode_{side}", None)
     parts = []
     for start in range(0, len(texts), BATCH):
-        parts.append(embed(texts.slice(start, BATCH)))
-        progress((done + min(start + BATCH, len(texts))) / total)
+        block = texts.slice(start, BATCH)
+        parts.append(embed(block) if embed else encode(block.to_pylist()).values().astype(np.float32))
+        done(start + len(block))
     return np.concatenate(parts)
 
 

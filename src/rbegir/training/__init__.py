@@ -1,7 +1,7 @@
 """Learning from clicked pairs, read from top to bottom:
 
     trainer        what a user calls: pairs in, a model and its figures out      config: the settings
-    loop           the epochs: steps, validation, the best epoch                 progress · state: seen, saved
+    loop           the epochs: steps, validation, the best epoch                 state: what is saved
     step           one step: two towers forward, loss, backward, update          loss: the objective
     rerank         after the last epoch: what orders the first candidates by their texts
     corpus         pairs made of the texts that will be searched

@@ -7,20 +7,19 @@ the wanted size. The native module cuts a batch out of it, without holding the i
 
     pairs → texts → words (dropout) → distinct words of the batch → their grams (dropout) → the transposed bag
 
-All arrays of a batch are in one int32 buffer, each aligned to 64 bytes, so that a step needs a single copy
-from (pinned) host memory to the device.
-
 Everything random is a function of (seed, epoch, step) and of the pair's place in the batch. So several
 threads can build batches in any order, a resumed run skips to its step, and each of several processes builds
 only its share of a batch (see `distributed.py`).
 """
 
+from __future__ import annotations
+
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +28,7 @@ from torch import Tensor
 
 from rbegir._native import _core
 from rbegir.base.devices import ahead
-from rbegir.encode.clsm.clsm import TowerBatch, transpose
+from rbegir.encode.clsm.clsm import TowerBatch, tower_batch
 from rbegir.read.tokenizer import GramBatch
 from rbegir.training.config import TrainConfig
 from rbegir.training.distributed import OwnRows
@@ -38,8 +37,6 @@ from rbegir.training.loss import Ints, group
 # How long a thread may wait for the interpreter's lock. With the usual 5 ms, a GPU that takes 12 ms per step
 # would wait whenever a builder is busy while the next kernels should be launched.
 SWITCH_SECONDS = 1e-4
-ALIGN = 16  # int32 values: 64 bytes
-QUERY, KEYWORD = 0, 1
 
 
 @dataclass(frozen=True)
@@ -58,7 +55,7 @@ class Chunk:
 
 
 class StepBatch(NamedTuple):
-    """One step's input. All tensors are views of one buffer; pairs are this process's share of the batch."""
+    """One step's input. Pairs are this process's share of the batch."""
 
     query: TowerBatch  # [pairs]
     keyword: TowerBatch  # distinct keywords owned by this process
@@ -74,33 +71,19 @@ class StepBatch(NamedTuple):
     pairs: int  # in the batch, all processes together
     owned: tuple[int, ...]  # distinct keywords of each process
 
+    def each(self, change: Callable[[Tensor], Tensor]) -> StepBatch:
+        """With every tensor changed in the same way."""
 
-class HostBatch(NamedTuple):
-    """A StepBatch still on the host: the buffer and where each array lies in it."""
+        def changed(part: Any) -> Any:
+            if isinstance(part, TowerBatch):
+                return TowerBatch(*map(change, part))
+            return change(part) if isinstance(part, Tensor) else part
 
-    buffer: Tensor  # int32 [values]
-    lengths: tuple[int, ...]  # of the arrays, in order
-    pairs: int  # in the batch, all processes together
-    negatives: int
-    owned: tuple[int, ...]
+        return StepBatch(*map(changed, self))
 
     def to(self, device: torch.device) -> StepBatch:
-        """Copy to the device (asynchronously from pinned memory) and cut into views."""
-        buffer = self.buffer.to(device, non_blocking=True)
-        arrays = [buffer[place] for place in _places(self.lengths)]
-        query, keyword = TowerBatch(*arrays[:7]), TowerBatch(*arrays[7:14])
-        rest = dict(zip(StepBatch._fields[2:11], arrays[14:], strict=True))  # from `target` on
-        rest["negatives"] = rest["negatives"].view(len(rest["target"]), self.negatives)
-        rest["weight"] = rest["weight"].view(torch.float32)
-        return StepBatch(query, keyword, **rest, pairs=self.pairs, owned=self.owned)
-
-
-def _places(lengths: Iterable[int]) -> Iterator[slice]:
-    """Where arrays of these lengths are in a buffer."""
-    start = 0
-    for length in lengths:
-        yield slice(start, start + length)
-        start += -(-length // ALIGN) * ALIGN
+        """Copied to the device, asynchronously from pinned memory."""
+        return self.each(lambda tensor: tensor.to(device, non_blocking=True))
 
 
 def cut(
@@ -131,9 +114,10 @@ def build(
     key: tuple[int, ...],
     *,
     pin: bool = False,
-) -> HostBatch:
+) -> StepBatch:
     """The batch of the given pairs of a chunk, or this process's share; `key` seeds what is random in it."""
-    rng, negatives = np.random.default_rng(key), settings.drawn_negatives
+    rng = np.random.default_rng(key)
+    negatives = 0 if settings.negatives == "in_batch" else settings.negatives  # drawn; 0: all other keywords
     keys = rng.integers(0, 2**63, size=2)  # of the dropout on either side
     weight = chunk.weight[pairs] / chunk.weight[pairs].sum()
     if chunk.own is None:
@@ -145,43 +129,26 @@ def build(
     else:
         own = chunk.own
         groups = group(own.query_keys[pairs], own.keyword_keys[pairs], negatives=negatives, rng=rng)
-        mine = own.of_batch(pairs, groups)
-        groups, rows, owned = mine.groups, mine.rows, mine.owned
+        rows, keyword_rows, owned, groups = own.of_batch(pairs, groups)
         of_query, of_keyword = own.local(pairs[rows]), own.local(pairs[groups.first])
-        weight, query_rows, keyword_rows = weight[rows], rows.astype(np.int32), mine.keyword_rows
+        weight, query_rows = weight[rows], rows.astype(np.int32)
 
-    arrays: list[Ints] = []
+    def side(texts: GramBatch, items: Ints, places: npt.NDArray[np.int64], key: int) -> TowerBatch:
+        dropout, gram_dropout = settings.word_dropout, settings.gram_dropout
+        grams = cut(texts, items, dropout=dropout, gram_dropout=gram_dropout, key=key, places=places)
+        return tower_batch(grams, gradient=True)
+
     query_texts, keyword_texts = chunk.query[of_query], chunk.keyword[of_keyword]
-    for texts, items, places, side in (
-        (chunk.query_texts, query_texts, rows, QUERY),
-        (chunk.keyword_texts, keyword_texts, groups.first.astype(np.int64), KEYWORD),
-    ):
-        grams = cut(
-            texts,
-            items,
-            dropout=settings.word_dropout,
-            gram_dropout=settings.gram_dropout,
-            key=int(keys[side]),
-            places=places,
-        )
-        arrays += [*grams, *transpose(grams)]
-    arrays += [
-        groups.target,
-        groups.known_rows,
-        groups.known_columns,
-        groups.negatives.ravel(),
-        weight.view(np.int32),
-        query_rows,
-        keyword_rows,
-        query_texts,
-        keyword_texts,
-    ]
-    lengths = tuple(len(array) for array in arrays)
-    total = sum(-(-length // ALIGN) * ALIGN for length in lengths)
-    buffer = torch.empty(total, dtype=torch.int32, pin_memory=pin)
-    for array, place in zip(arrays, _places(lengths), strict=True):
-        buffer.numpy()[place] = array
-    return HostBatch(buffer, lengths, len(pairs), negatives, owned)
+    rest = (*groups[1:], weight, query_rows, keyword_rows, query_texts, keyword_texts)  # from `target` on
+    fields = (
+        side(chunk.query_texts, query_texts, rows, int(keys[0])),
+        side(chunk.keyword_texts, keyword_texts, groups.first.astype(np.int64), int(keys[1])),
+        *map(torch.from_numpy, rest),
+        len(pairs),
+        owned,
+    )
+    batch = StepBatch._make(fields)
+    return batch.each(Tensor.pin_memory) if pin else batch
 
 
 def steps_in(pairs: int, batch_size: int) -> int:
@@ -197,13 +164,13 @@ def epoch_batches(
     skip: int = 0,
     threads: int = 1,
     pin: bool = False,
-) -> Iterator[HostBatch]:
+) -> Iterator[StepBatch]:
     """The batches of one epoch after the first `skip`; `pin`: in pinned memory."""
     assert settings.batch_size is not None
     pool = ThreadPoolExecutor(threads, thread_name_prefix="rbegir-batches")
     switch = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_SECONDS)
-    waiting: deque[Future[HostBatch]] = deque()
+    waiting: deque[Future[StepBatch]] = deque()
     step = 0
     try:
         for number, chunk in enumerate(ahead(chunks)):

@@ -22,6 +22,7 @@ from rbegir.errors import InputError, whole_number
 from rbegir.training.loss import MAX_GAMMA
 
 STEPS, LEAST_STEPS = 1200, 800
+MOST_SEED = 2**63 - 1  # that torch takes
 
 Precision = Literal["auto", "float32", "bfloat16"]
 
@@ -54,7 +55,8 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for name, low in LEAST.items():
             if getattr(self, name) is not None or name not in OPTIONAL:
-                object.__setattr__(self, name, whole_number(name, getattr(self, name), low))
+                most = MOST_SEED if name == "seed" else None
+                object.__setattr__(self, name, whole_number(name, getattr(self, name), low, most))
         for names, is_valid, expected in RANGES:
             for name in names:
                 value = getattr(self, name)
@@ -78,11 +80,6 @@ class TrainConfig:
         most, least = (round(steps * batch / pairs) for steps in (STEPS, LEAST_STEPS))
         epochs = self.epochs or max(5, min(40, most), min(most_epochs, least))
         return replace(self, batch_size=batch, epochs=epochs)
-
-    @property
-    def drawn_negatives(self) -> int:
-        """The negatives drawn for each pair; 0: all other keywords of the batch."""
-        return 0 if self.negatives == "in_batch" else self.negatives
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

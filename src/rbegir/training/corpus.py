@@ -33,11 +33,8 @@ def corpus_pairs(texts: pa.Array, count: int, seed: int) -> pa.Table:
         order += some
     keywords = texts.take(pa.array(order[:count], pa.int64()))
     queries = [changed(text, draw) for text in keywords.to_pylist()]
-    weights = pa.array([1.0] * count, pa.float32())
-    table = pa.table(
-        [pa.array(queries, pa.string()), keywords.cast(pa.string()), weights], PairStream.schema.names
-    )
-    return table.cast(PairStream.schema)
+    columns = {"query": queries, "keyword": keywords.cast(pa.string()), "weight": [1.0] * count}
+    return pa.table(columns, PairStream.schema)
 
 
 def changed(text: str, draw: random.Random) -> str:

@@ -12,7 +12,8 @@ the share of keywords to hold out, the pairs held out and the keys of a chunk's 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
@@ -22,7 +23,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rbegir.base.devices import ahead
+from rbegir.base.devices import ahead, cpu_count
+from rbegir.base.progress import Report
 from rbegir.errors import InputError, MismatchError
 from rbegir.evaluate.groups import distinct
 from rbegir.index.keys import keys_of
@@ -51,59 +53,35 @@ class TrainingData:
 
     def __init__(
         self,
-        stream: PairStream | Sequence[pa.RecordBatch],
+        stream: PairStream,
         *,
         hash_buckets: int,
-        buffer_pairs: int,
-        threads: int,
-        hold_out: bool,
-        notify: Callable[[float], None] = lambda share: None,
+        buffer_pairs: int | None = None,
+        hold_out: bool = False,
+        report: Report = lambda *progress: None,
         exchange: Exchange | None = None,
         clicked: int | None = None,
         teacher: Teacher | None = None,
     ) -> None:
-        """`clicked`: rows from this number on are made of a corpus; validation uses them only if it is 0.
+        """`buffer_pairs`: how many pairs a chunk has at most; None puts all of them into one.
+        `clicked`: rows from this number on are made of a corpus; validation uses them only if it is 0.
         `teacher` gives `taught`, its vectors of the texts of the only chunk.
         """
         self._clicked, self._teacher = clicked, teacher
         self.taught: tuple[Halves, Halves] | None = None  # [distinct queries], [distinct keywords]
-        self._stream, self._threads = stream, threads
-        self._hash_buckets = hash_buckets
+        self._stream, self._hash_buckets, self._report = stream, hash_buckets, report
         self._exchange = exchange or Exchange()
-        self.sizes: list[int] = []  # pairs in each chunk
-        self.varied = False  # whether there are different keywords
         self.held_out: pa.Table | None = None
-        self.held_pairs = 0  # pairs of held-out keywords
-        self.sample = pa.array([], pa.string())  # the first keywords to learn from
-        self.skipped = Skipped()
         self._held: pa.Array | None = None  # held-out keywords among the own rows
         self._only: Chunk | None = None
-        self._notify = notify
-        if isinstance(stream, PairStream):
-            self._check_same(stream)
+        self._check_same()
         with self._exchange.failing_together():
-            total = stream.rows if isinstance(stream, PairStream) else sum(batch.num_rows for batch in stream)
-            self._rows = RowPlan(self._exchange.rank, self._chunk_rows(buffer_pairs), total)
+            self._rows = RowPlan(self._exchange.rank, self._chunk_rows(buffer_pairs), stream.rows)
             self._survey(hold_out)
-
-    @classmethod
-    def of_table(cls, pairs: pa.Table, *, hash_buckets: int, threads: int) -> TrainingData:
-        """Pairs that are in memory already, none held out."""
-        return cls(
-            pairs.select(PairStream.schema.names).cast(PairStream.schema).to_batches(),
-            hash_buckets=hash_buckets,
-            buffer_pairs=max(1, pairs.num_rows),
-            threads=threads,
-            hold_out=False,
-        )
 
     @property
     def pairs(self) -> int:
         return sum(self.sizes)
-
-    @property
-    def in_memory(self) -> bool:
-        return self._only is not None
 
     def chunks(self) -> Iterator[Chunk]:
         """The chunks of one epoch."""
@@ -121,44 +99,31 @@ class TrainingData:
                 chunk = self._chunk(numbers, table)
             yield chunk
 
-    def _check_same(self, stream: PairStream) -> None:
+    def _check_same(self) -> None:
         """Refuse processes on machines that see different files under one name."""
-        sizes = self._exchange(stream.path.stat().st_size)
+        sizes = self._exchange(self._stream.path.stat().st_size)
         if len(set(sizes)) > 1:
             listed = ", ".join(f"{size:,}" for size in sizes)
             raise MismatchError(
-                f"{stream.path} is not the same file for all processes: it has {listed} bytes",
+                f"{self._stream.path} is not the same file for all processes: it has {listed} bytes",
                 hint="put it where every machine sees it",
             )
 
-    def _chunk_rows(self, buffer_pairs: int) -> int:
+    def _chunk_rows(self, buffer_pairs: int | None) -> int:
         """How many rows of the file fit into the buffer, estimated from the first ones."""
-        if not isinstance(self._stream, PairStream):
-            return buffer_pairs
         first = next(iter(self._stream))
+        if buffer_pairs is None:
+            return sys.maxsize
         fitting: int = BUFFER_BYTES * first.num_rows // first.nbytes
         return min(buffer_pairs, max(LEAST_ROWS, fitting))
-
-    def _own_rows(self) -> Iterator[tuple[Places, pa.RecordBatch]]:
-        """The usable rows among this process's, with their numbers in the file."""
-        if isinstance(self._stream, PairStream):
-            yield from self._stream.part(self._rows.wanted if self._exchange.rank.world > 1 else None)
-            return
-        start = 0
-        for batch in self._stream:
-            numbers, start = np.arange(start, start + batch.num_rows), start + batch.num_rows
-            if self._exchange.rank.world > 1:
-                mine = self._rows.wanted(int(numbers[0]), start)
-                numbers, batch = numbers[mine], batch.filter(pa.array(mine))
-            if len(numbers):
-                yield numbers, batch
 
     def _own_chunks(self) -> Iterator[tuple[Places, pa.Table]]:
         """This process's rows, chunk by chunk, up to the last chunk that it has any rows of."""
         numbers: list[Places] = [np.zeros(0, np.int64)]
         batches: list[pa.RecordBatch] = []
         chunk, size = 0, self._rows.chunk
-        for some, batch in self._own_rows():
+        alone = self._exchange.rank.world == 1
+        for some, batch in self._stream.part(None if alone else self._rows.wanted):
             while chunk < int(some[-1]) // size:  # there are rows of a later chunk: this one is complete
                 end = int(np.searchsorted(some, (chunk + 1) * size))
                 yield (
@@ -179,8 +144,7 @@ class TrainingData:
         first: tuple[Places, pa.Table] | None = None
         threshold: float | None = None
         for numbers, table in self._own_chunks():
-            if isinstance(self._stream, PairStream):
-                self._notify(self._stream.progress)
+            self._report(self._stream.progress, 1.0, "reading")
             if hold_out:
                 real = pa.array(numbers < (self._clicked or np.inf))
                 keywords = table["keyword"].filter(real).unique()
@@ -197,13 +161,13 @@ class TrainingData:
                 numbers, table = numbers[kept.to_numpy()], table.filter(kept)
             if beginning is None:
                 beginning = table.append_column("row", pa.array(numbers)).slice(0, SAMPLE)
-            own.add(table)
+            own.sizes.append(table.num_rows)
+            own.keywords |= set(pc.min_max(table["keyword"]).as_py().values()) - {None}
             first = (numbers, table) if len(own.sizes) == 1 else None
-        if isinstance(self._stream, PairStream):
-            own.read, own.reasons = self._stream.skipped.read, self._stream.skipped.to_dict()
+        own.skipped = self._stream.skipped
         self._add_up(self._exchange(own))
         beginnings = pa.concat_tables(self._exchange(beginning)).sort_by("row")
-        self.sample = beginnings["keyword"].slice(0, SAMPLE).unique()
+        self.sample = beginnings["keyword"].slice(0, SAMPLE).unique()  # the first keywords to learn from
         if hold_out:  # the first pairs that all processes held out, in the order of the file
             everyones = pa.concat_tables(self._exchange(pa.concat_tables(held)))
             first_held = everyones.sort_by("row").slice(0, MAX_VALIDATION)
@@ -220,16 +184,16 @@ class TrainingData:
 
     def _add_up(self, everyones: list[_Counts]) -> None:
         self.sizes = [sum(sizes) for sizes in zip_longest(*(c.sizes for c in everyones), fillvalue=0)]
-        keywords = {c.keyword for c in everyones} - {None}
-        self.varied = any(c.varied for c in everyones) or len(keywords) > 1
-        self.held_pairs = sum(c.held for c in everyones)
-        self.skipped.read = sum(c.read for c in everyones)
+        self.varied = len(set().union(*(c.keywords for c in everyones))) > 1  # whether keywords differ
+        self.held_pairs = sum(c.held for c in everyones)  # pairs of held-out keywords
+        self.skipped = Skipped()
         for counts in everyones:
-            self.skipped.reasons.update(counts.reasons)
+            self.skipped.read += counts.skipped.read
+            self.skipped.reasons += counts.skipped.reasons
 
     def _chunk(self, numbers: Places, table: pa.Table) -> Chunk:
         """Tokenised own pairs, and the keys of everyone's."""
-        chunk = tokenize_pairs(table, self._hash_buckets, self._threads)
+        chunk = tokenize_pairs(table, self._hash_buckets)
         rank = self._exchange.rank
         if rank.world == 1:
             return chunk
@@ -260,16 +224,8 @@ class _Counts:
 
     sizes: list[int] = field(default_factory=list)  # pairs in each chunk
     held: int = 0  # pairs held out
-    keyword: str | None = None  # the first one
-    varied: bool = False  # whether another one follows
-    read: int = 0  # rows
-    reasons: dict[str, int] = field(default_factory=dict)  # of those that were skipped
-
-    def add(self, table: pa.Table) -> None:
-        self.sizes.append(table.num_rows)
-        if table.num_rows:
-            self.keyword = self.keyword or table["keyword"][0].as_py()
-            self.varied = self.varied or pc.any(pc.not_equal(table["keyword"], self.keyword)).as_py()
+    keywords: set[str] = field(default_factory=set)  # the smallest and the largest one of each chunk
+    skipped: Skipped = field(default_factory=Skipped)
 
 
 def hold_out_below(places: npt.NDArray[np.float64]) -> float:
@@ -285,12 +241,12 @@ def hold_out_below(places: npt.NDArray[np.float64]) -> float:
     return float(np.nextafter(np.sort(places)[wanted - 1], 1.0)) if len(places) > 1 else 0.0
 
 
-def tokenize_pairs(table: pa.Table, hash_buckets: int, threads: int) -> Chunk:
+def tokenize_pairs(table: pa.Table, hash_buckets: int) -> Chunk:
     """Tokenise the distinct texts of a table of pairs."""
 
     def side(name: str) -> tuple[GramBatch, Ints]:
         texts, numbers = distinct(table[name])
-        return tokenize(texts, hash_buckets=hash_buckets, threads=threads), numbers.astype(np.int32)
+        return tokenize(texts, hash_buckets=hash_buckets, threads=cpu_count()), numbers.astype(np.int32)
 
     with ThreadPoolExecutor(2, thread_name_prefix="rbegir-tokenize") as pool:
         (query_texts, query), (keyword_texts, keyword) = pool.map(side, ("query", "keyword"))

@@ -32,7 +32,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +43,6 @@ from torch.autograd.function import once_differentiable
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from rbegir import errors
 from rbegir.encode.clsm.clsm import row_sparse
 from rbegir.errors import RbegirError
 from rbegir.training.loss import Groups, Ints
@@ -88,15 +87,6 @@ class RowPlan:
         return np.asarray(self.owners(start, stop) == self.rank.number)
 
 
-class OwnBatch(NamedTuple):
-    """A process's part of a batch."""
-
-    rows: Places  # [own] which pairs of the batch
-    keyword_rows: Ints  # [owned keywords] which of the batch's, in order of first occurrence
-    owned: tuple[int, ...]  # distinct keywords of each process
-    groups: Groups  # of the own pairs; columns go by rank, then by first occurrence, as `gather` puts them
-
-
 @dataclass(frozen=True)
 class OwnRows:
     """The pairs of a chunk that are this process's, and whose the others are."""
@@ -111,28 +101,30 @@ class OwnRows:
         """Numbers among the own pairs of some own pairs of the chunk."""
         return np.searchsorted(self.mine, pairs)
 
-    def of_batch(self, pairs: Places, groups: Groups) -> OwnBatch:
-        """This process's part of a batch. A keyword belongs to the owner of the first pair that has it."""
+    def of_batch(self, pairs: Places, groups: Groups) -> tuple[Places, Ints, tuple[int, ...], Groups]:
+        """This process's part of a batch. A keyword belongs to the owner of the first pair that has it.
+
+        rows           [own] which pairs of the batch
+        keyword rows   [owned keywords] which of the batch's, in order of first occurrence
+        owned          distinct keywords of each process
+        groups         of the own pairs; columns go by rank, then by first occurrence, as `gather` puts them
+        """
         owner = self.owner[pairs]
         of_keyword = owner[groups.first]  # [distinct]
         rows = np.flatnonzero(owner == self.rank.number)
         columns = np.flatnonzero(of_keyword == self.rank.number)
-        first = groups.first[columns]
         moved = np.empty(len(of_keyword), np.int32)  # old column → new column
         moved[np.argsort(of_keyword, kind="stable")] = np.arange(len(of_keyword), dtype=np.int32)
         known = owner[groups.known_rows] == self.rank.number
-        return OwnBatch(
-            rows=rows,
-            keyword_rows=columns.astype(np.int32),
-            owned=tuple(np.bincount(of_keyword, minlength=self.rank.world).tolist()),
-            groups=Groups(
-                first=first,
-                target=moved[groups.target[rows]],
-                known_rows=np.searchsorted(rows, groups.known_rows[known]).astype(np.int32),
-                known_columns=moved[groups.known_columns[known]],
-                negatives=moved[groups.negatives[rows]],
-            ),
+        mine = Groups(
+            first=groups.first[columns],
+            target=moved[groups.target[rows]],
+            known_rows=np.searchsorted(rows, groups.known_rows[known]).astype(np.int32),
+            known_columns=moved[groups.known_columns[known]],
+            negatives=moved[groups.negatives[rows]],
         )
+        owned = tuple(np.bincount(of_keyword, minlength=self.rank.world).tolist())
+        return rows, columns.astype(np.int32), owned, mine
 
 
 def join(rank: Rank, found: list[Keys]) -> tuple[OwnRows, npt.NDArray[np.float32]]:
@@ -170,14 +162,6 @@ def join_processes(device: torch.device) -> Rank:
     return Rank(dist.get_rank(), dist.get_world_size())
 
 
-class ReadFailure(NamedTuple):
-    """An error of one process, as the others are told of it."""
-
-    kind: str
-    message: str
-    hint: str | None
-
-
 class Exchange:
     """Gives an object of every process to every process while the file is read, in one thread of each.
 
@@ -194,9 +178,9 @@ class Exchange:
             return [own]
         answers = self._all(own)
         for answer in answers:
-            if isinstance(answer, ReadFailure):
-                self._received = getattr(errors, answer.kind)(answer.message, hint=answer.hint)
-                raise self._received
+            if isinstance(answer, RbegirError):
+                self._received = answer
+                raise answer
         return answers
 
     @contextmanager
@@ -206,7 +190,7 @@ class Exchange:
             yield
         except RbegirError as error:
             if self.rank.world > 1 and error is not self._received:
-                self._all(ReadFailure(type(error).__name__, error.message, error.hint))
+                self._all(error)
             raise
 
     def _all(self, own: Any) -> list[Any]:

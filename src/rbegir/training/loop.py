@@ -14,13 +14,13 @@ every epoch and run. State is saved every `save_seconds` and at the ends of epoc
 from __future__ import annotations
 
 import math
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,109 +29,48 @@ import torch
 from torch import Tensor
 
 from rbegir.base import disk
+from rbegir.base.progress import Report
 from rbegir.encode.clsm import checkpoint
-from rbegir.encode.clsm.clsm import TowerBatch, tower_batch
-from rbegir.encode.clsm.presets import Side
+from rbegir.encode.clsm.sides import TorchSide
 from rbegir.encode.clsm.twotower import TwoTower
 from rbegir.errors import InputError
 from rbegir.evaluate.groups import NEGATIVES, sample_groups
 from rbegir.evaluate.metrics import fit_gamma, group_auc, log_loss
-from rbegir.read.tokenizer import GramBatch, tokenize
+from rbegir.evaluate.scorers import ModelScorer
 from rbegir.training import state
-from rbegir.training.batches import HostBatch, StepBatch, cut, epoch_batches, steps_in
+from rbegir.training.batches import StepBatch, epoch_batches, steps_in
 from rbegir.training.config import TrainConfig
 from rbegir.training.data import MAX_VALIDATION, TrainingData
 from rbegir.training.distributed import of_the_first, wait_for_all
-from rbegir.training.progress import Bar, TensorBoardLog
 from rbegir.training.step import Learner, batch_threads, matmul_precision
 
 WARM_UP = 50  # steps
 SHOW_SECONDS = 0.2
-TEXTS = 8192  # embedded at a time by a validation
 
 Floats = npt.NDArray[np.float32]
-Progress = Callable[[float, str], None]  # the share of all steps that is done, and a line about it
-
-
-class Scores(NamedTuple):
-    """The result of a validation."""
-
-    log_loss: float
-    roc_auc: float
 
 
 class Validation:
     """A fixed set of sample groups that a network under training is scored on."""
 
-    def __init__(
-        self,
-        pairs: pa.Table,
-        *,
-        hash_buckets: int,
-        threads: int,
-        notify: Callable[[float], None] = lambda done: None,
-    ) -> None:
-        """`notify` is called with the share of a validation that is done."""
-        self._notify = notify
+    def __init__(self, pairs: pa.Table, report: Report = lambda *progress: None) -> None:
         self._groups = sample_groups(pairs.slice(0, MAX_VALIDATION), negatives=NEGATIVES)
-        self._queries, self._keywords = (
-            tokenize(texts, hash_buckets=hash_buckets, threads=threads)
-            for texts in (self._groups.queries, self._groups.keywords)
-        )
+        self._report = report
 
     def __len__(self) -> int:
         return len(self._groups)
 
-    @torch.no_grad()
-    def __call__(self, model: TwoTower, device: torch.device) -> Scores:
-        sizes = [len(texts.text_offsets) - 1 for texts in (self._queries, self._keywords)]
-
-        def embedded(texts: int) -> None:
-            self._notify(texts / sum(sizes))
-
-        query = _embed(model, "query", self._queries, device, embedded)
-        keyword = _embed(model, "keyword", self._keywords, device, lambda done: embedded(sizes[0] + done))
-        scores = self._groups.scores(query, keyword)
-        return Scores(log_loss(scores, fit_gamma(scores)), group_auc(scores))
-
-
-def _embed(
-    model: TwoTower, side: Side, texts: GramBatch, device: torch.device, notify: Callable[[int], None]
-) -> Floats:
-    """The embeddings of all texts of a gram batch, in evaluation mode.  [texts, n]"""
-    was_training = model.training
-    model.eval()
-    count = len(texts.text_offsets) - 1
-    parts = []
-    for low in range(0, count, TEXTS):
-        items = np.arange(low, min(low + TEXTS, count), dtype=np.int32)
-        batch = TowerBatch(*(array.to(device) for array in tower_batch(cut(texts, items))))
-        parts.append(model.embed(side, batch).vector.float().cpu().numpy())
-        notify(low + len(items))
-    model.train(was_training)
-    return np.concatenate(parts)
-
-
-@dataclass(frozen=True)
-class Folder:
-    """Where a run keeps its state and, at the end, writes the model."""
-
-    path: Path
-    identity: dict[str, Any]  # what a resumed run must have in common with this one
-    save_seconds: float = 60.0
-    resume: bool = False
-    log: bool = False  # for TensorBoard
-    shared: bool = True  # by all processes, so that one of them writes
-
-    @classmethod
-    @contextmanager
-    def at(cls, path: Path | None, identity: dict[str, Any], **options: Any) -> Iterator[Folder]:
-        """The folder at a path; without one, a temporary folder, in which no state is saved."""
-        if path is not None:
-            yield cls(path, identity, **options)
-            return
-        with tempfile.TemporaryDirectory() as temporary:
-            yield cls(Path(temporary), identity, math.inf, shared=False)
+    def __call__(self, model: TwoTower, device: torch.device) -> tuple[float, float]:
+        """Log loss and ROC AUC."""
+        was_training = model.training
+        model.eval()
+        network: Any = SimpleNamespace(
+            embed_queries=TorchSide(model, "query", device).vectors,
+            embed_keywords=TorchSide(model, "keyword", device).vectors,
+        )
+        scores = ModelScorer(network).score(self._groups, lambda done: self._report(done, 1.0, "validation"))
+        model.train(was_training)
+        return log_loss(scores, fit_gamma(scores)), group_auc(scores)
 
 
 def train_all(runs: list[Run]) -> None:
@@ -150,8 +89,6 @@ def train_all(runs: list[Run]) -> None:
                     run.learn(there)
             for run in runs:
                 run.end_epoch()
-    for run in runs:
-        run.log.close()
 
 
 class Run:
@@ -164,11 +101,21 @@ class Run:
         data: TrainingData,
         *,
         validation: Validation | None = None,
-        folder: Folder | None = None,
-        bar: Bar | None = None,
-        progress: Progress | None = None,
+        out: Path | None = None,
+        identity: dict[str, Any] | None = None,
+        save_seconds: float = 60.0,
+        resume: bool = False,
+        log: bool = False,
+        report: Report = lambda *progress: None,
+        say: Callable[[str], None] = lambda line: None,
     ) -> None:
-        """At its beginning, or where the run to resume was; `learner` is called under the settings' seed."""
+        """At its beginning, or where the run to resume was; `learner` is called under the settings' seed.
+
+        State and model are written to `out`, or, if it is None, the model alone to a folder that is removed
+        when the run is closed. `identity` is what a resumed run must have in common with this one; `log`
+        writes figures for TensorBoard, too. `report` is called with the steps done, all steps, and a line
+        about them; `say` prints a line that stays.
+        """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.seed)
             self.learner = learner()
@@ -176,8 +123,12 @@ class Run:
             device = self.learner.device
             of_queries, of_keywords = (torch.from_numpy(vectors).to(device) for vectors in data.taught)
             self.learner.taught = of_queries, of_keywords
+        self._open = ExitStack()
+        self._open.callback(self.learner.close)
+        self.home = out or Path(self._open.enter_context(TemporaryDirectory()))
         self.settings, self.data, self.validation = settings, data, validation
-        self.folder, self.bar, self.progress = folder, bar or Bar(enabled=False), progress
+        self.out, self.identity, self._save_seconds = out, identity or {}, save_seconds
+        self._report, self._say = report, say
         assert settings.batch_size is not None
         assert settings.epochs is not None
         self.epochs = settings.epochs
@@ -187,29 +138,25 @@ class Run:
         self._saved = self._began = self._shown = time.monotonic()
         self._loss_sum = self._loss = torch.zeros((), dtype=torch.float64, device=self.learner.device)
         self._seconds, self._pairs = 0.0, 0  # spent in and trained by the steps of this run
-        self._open_folder()
+        self._writes = out is None or self.learner.rank.number == 0  # processes share `out`
+        wait_for_all(self.learner.rank)  # all have seen the directory as it was
+        if out is not None and self._writes:
+            with disk.explained("create", out):
+                out.mkdir(parents=True, exist_ok=True)
+        if out is not None and resume and (found := state.load(out, self.learner, self.identity)):
+            self.position, self.best = found
+            if self._current_is_best:
+                self._keep_parameters()
+            say(f"resuming in epoch {self.position.epoch + 1} after {self.position.step} batches")
+        self._log: Any = None
+        if out is not None and log and self._writes:
+            self._log = self._open.enter_context(_summary_writer(out / "log", self.learner.steps, say))
 
     def __enter__(self) -> Run:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        self.learner.close()
-
-    def _open_folder(self) -> None:
-        """Create the folder, and continue from the state in it if there is one to resume."""
-        folder = self.folder
-        self.writes = folder is not None and (self.learner.rank.number == 0 or not folder.shared)
-        wait_for_all(self.learner.rank)  # all have seen the directory as it was
-        if folder is not None and self.writes:
-            with disk.explained("create", folder.path):
-                folder.path.mkdir(parents=True, exist_ok=True)
-        if folder and folder.resume and (found := state.load(folder.path, self.learner, folder.identity)):
-            self.position, self.best = found
-            if self.position.best_epoch == self.position.epoch and self.position.step == 0:
-                self._keep_parameters()  # the best ones are the current ones
-            self.bar.say(f"resuming in epoch {self.position.epoch + 1} after {self.position.step} batches")
-        logs = folder.path / "log" if folder and folder.log and self.writes else None
-        self.log = TensorBoardLog(logs, self.learner.steps, self.bar.say)
+        self._open.close()
 
     @property
     def network(self) -> TwoTower:
@@ -234,14 +181,16 @@ class Run:
     def pairs_per_s(self) -> float:
         return self._pairs / self._seconds if self._seconds else 0.0
 
+    @property
+    def _current_is_best(self) -> bool:
+        return self.position.best_epoch == self.position.epoch and self.position.step == 0
+
     def begin_epoch(self) -> None:
-        position = self.position
-        self._loss_sum = torch.tensor(position.loss_sum, dtype=torch.float64, device=self.learner.device)
+        self._loss_sum = self._loss_sum.new_tensor(self.position.loss_sum)
         self._loss = self._loss_sum
-        self.bar.begin(f"epoch {position.epoch + 1}/{self.epochs}", self.steps)
         self._began = self._shown = time.monotonic()
 
-    def batches(self) -> Iterator[HostBatch]:
+    def batches(self) -> Iterator[StepBatch]:
         """The batches of this epoch that are still to be learned from."""
         return epoch_batches(
             self.data.chunks(),
@@ -264,18 +213,23 @@ class Run:
         position.done += batch.pairs
         self._pairs += batch.pairs
         now = time.monotonic()
-        if self.progress is not None:
-            self.progress(learner.steps / total, f"loss {float(self._loss):.4f}")
-        if now - self._shown > SHOW_SECONDS:
+        if now - self._shown > SHOW_SECONDS or position.step == self.steps:
             self._shown = now
             mean = float(self._loss_sum) / position.step
             speed = self._pairs / (self._seconds + now - self._began)
-            self.bar.show(position.step, f"loss {mean:.4f}  {speed:,.0f} pairs/s")
-            self.log.add(learner.steps, loss=float(self._loss), pairs_per_s=speed, gamma=learner.gamma_value)
-        if self.writes and self.folder and now - self._saved > self.folder.save_seconds:
+            epoch = f"epoch {position.epoch + 1}/{self.epochs}"
+            done = position.epoch * self.steps + position.step
+            self._report(done, total, f"{epoch}  loss {mean:.4f}  {speed:,.0f} pairs/s")
+            self._record(loss=float(self._loss), pairs_per_s=speed, gamma=learner.gamma_value)
+        if self.out and self._writes and now - self._saved > self._save_seconds:
             self._pause()
-            self._save(self.folder)
+            self._save(self.out)
             self._began = time.monotonic()
+
+    def _record(self, **values: float) -> None:
+        """Write figures of the present step to the log."""
+        for name, value in values.items() if self._log is not None else ():
+            self._log.add_scalar(name, value, self.learner.steps)
 
     def _pause(self) -> None:
         """Bring the counters up to date."""
@@ -289,22 +243,21 @@ class Run:
         entry = {"epoch": position.epoch + 1, "loss": position.loss_sum / max(1, position.step)}
         entry["gamma"] = learner.gamma_value
         if self.validation:
-            self.bar.begin("validation", 1.0)
             scores = self.validation(learner.model, learner.device)
-            scores = Scores(*of_the_first(scores, learner.device, learner.rank))
-            entry |= {"log_loss": scores.log_loss, "roc_auc": scores.roc_auc}
-            self.log.add(learner.steps, valid_log_loss=scores.log_loss, valid_roc_auc=scores.roc_auc)
+            loss, auc = of_the_first(scores, learner.device, learner.rank)
+            entry |= {"log_loss": loss, "roc_auc": auc}
+            self._record(valid_log_loss=loss, valid_roc_auc=auc)
         shown = [f"{name} {value:.4f}" for name, value in entry.items() if name != "epoch"]
-        self.bar.say("  ".join([f"epoch {entry['epoch']}", *shown]))
+        self._say("  ".join([f"epoch {entry['epoch']}", *shown]))
         position.history.append(entry)
+        position.epoch, position.step, position.loss_sum = position.epoch + 1, 0, 0.0
         aucs = [past.get("roc_auc", 0.0) for past in position.history]
         if not self.validation or aucs[-1] >= max(aucs) - self._noise(max(aucs)):
-            position.best_epoch, self.best = position.epoch + 1, None
-        if position.best_epoch == position.epoch + 1 and position.epoch + 1 < self.epochs and self.validation:
-            self._keep_parameters()
-        position.epoch, position.step, position.loss_sum = position.epoch + 1, 0, 0.0
-        if self.writes and self.folder and time.monotonic() - self._saved > self.folder.save_seconds / 6:
-            self._save(self.folder)
+            position.best_epoch, self.best = position.epoch, None
+            if self.validation and position.epoch < self.epochs:
+                self._keep_parameters()
+        if self.out and self._writes and time.monotonic() - self._saved > self._save_seconds / 6:
+            self._save(self.out)
 
     def _noise(self, auc: float) -> float:
         """How much an AUC on this many validation pairs may vary by chance, times the tolerance."""
@@ -325,22 +278,20 @@ class Run:
     def _keep_parameters(self) -> None:
         self.best = {name: value.detach().clone() for name, value in self._parameters().items()}
 
-    def _save(self, folder: Folder) -> None:
-        current_is_best = self.position.best_epoch == self.position.epoch and self.position.step == 0
-        best = None if current_is_best else self.best
-        state.save(folder.path, self.learner, self.position, best, folder.identity)
+    def _save(self, out: Path) -> None:
+        best = None if self._current_is_best else self.best
+        state.save(out, self.learner, self.position, best, self.identity)
         self._saved = time.monotonic()
 
     def finish(self, extra: dict[str, Any]) -> dict[str, Floats]:
         """Write the best epoch's parameters and `extra`; returns the guide's, which a checkpoint lacks."""
-        assert self.folder is not None
         found = self.best or self._parameters()
         tensors = {name: value.detach().float().cpu().numpy() for name, value in found.items()}
         guide = {name[6:]: tensors.pop(name) for name in list(tensors) if name.startswith("guide.")}
         guide.pop("gamma.log", None)
-        if self.writes:
+        if self._writes:
             about = {"gamma": self.gamma, **extra}
-            checkpoint.write(self.folder.path, self.network.config, tensors, about, whole=False)
+            checkpoint.write(self.home, self.network.config, tensors, about, whole=False)
         wait_for_all(self.learner.rank)
         return guide
 
@@ -351,11 +302,22 @@ class Run:
             self.network.load_state_dict({name: self.best[name] for name in names})
             self.best = None
 
-    def close(self) -> None:
-        """Remove the state that a resumed run would start from."""
-        if self.folder is not None and self.writes:
-            state.remove(self.folder.path)
+    def remove_state(self) -> None:
+        """Remove what a resumed run would start from."""
+        if self.out is not None and self._writes:
+            state.remove(self.out)
         wait_for_all(self.learner.rank)
+
+
+def _summary_writer(directory: Path, step: int, say: Callable[[str], None]) -> AbstractContextManager[Any]:
+    """A log for TensorBoard; none, and a line that says so, without that package."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        say("tensorboard is not installed: no log is written")
+        return nullcontext()
+    # events that a killed run wrote after its last saved state are marked as superseded
+    return SummaryWriter(str(directory), purge_step=step or None)
 
 
 def lr_scale(step: int, total: int) -> float:

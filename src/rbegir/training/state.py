@@ -59,12 +59,7 @@ def save(
     """Replace the state under `out`. `identity` is what a resumed run must have in common with this one."""
     from safetensors.torch import save_file
 
-    tensors = {f"model.{name}": value for name, value in learner.model.state_dict().items()}
-    tensors["gamma"] = learner.gamma.log.detach()
-    if learner.guide is not None:
-        tensors |= {f"guide.{name}": value for name, value in learner.guide.state_dict().items()}
-    for i, table in enumerate(learner.tables):
-        tensors |= {f"table.{i}.{name}": value for name, value in table.state().items()}
+    tensors = _tensors(learner)
     for i, parameter in enumerate(learner.dense):
         moments = learner.adam.state.get(parameter, {})
         tensors |= {f"adam.{i}.{name}": value for name, value in moments.items()}
@@ -110,18 +105,24 @@ def load(
     def under(prefix: str) -> dict[str, Tensor]:
         return {name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)}
 
-    learner.model.load_state_dict(under("model."))
-    if learner.guide is not None:
-        learner.guide.load_state_dict(under("guide."))
-    learner.gamma.log.copy_(tensors["gamma"])
-    for i, table in enumerate(learner.tables):
-        for name, value in table.state().items():
-            value.copy_(tensors[f"table.{i}.{name}"])
+    for name, value in _tensors(learner).items():
+        value.copy_(tensors[name])
     for i, parameter in enumerate(learner.dense):
         if values := under(f"adam.{i}."):
             learner.adam.state[parameter] = values
     learner.steps, learner.baseline = about["steps"], about["baseline"]
     return Position(**about["position"]), under("best.") or None
+
+
+def _tensors(learner: Learner) -> dict[str, Tensor]:
+    """What training changes, by its name in the file, without the moments of Adam and the best parameters."""
+    tensors = {f"model.{name}": value for name, value in learner.model.state_dict().items()}
+    tensors["gamma"] = learner.gamma.log.detach()
+    if learner.guide is not None:
+        tensors |= {f"guide.{name}": value for name, value in learner.guide.state_dict().items()}
+    for i, table in enumerate(learner.tables):
+        tensors |= {f"table.{i}.second": table.second, f"table.{i}.steps": table.steps}
+    return tensors
 
 
 def _compare(saved: dict[str, Any], now: dict[str, Any]) -> None:

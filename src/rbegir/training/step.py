@@ -22,7 +22,7 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -30,16 +30,13 @@ from torch import Tensor, nn
 from rbegir._native import _core
 from rbegir.base.devices import cpu_count, gpu_number, split_name
 from rbegir.encode.clsm.binarize import Draw, slope_at
-from rbegir.encode.clsm.clsm import TowerBatch, without_sparse_checks
+from rbegir.encode.clsm.clsm import Conv, TowerBatch, without_sparse_checks
 from rbegir.encode.clsm.presets import Side
 from rbegir.encode.clsm.twotower import FeatureDropout, TwoTower
 from rbegir.training.batches import StepBatch
 from rbegir.training.config import TrainConfig
 from rbegir.training.distributed import Rank, gather, sum_gradients, sum_scalar
 from rbegir.training.loss import Gamma, Guide, away, group_loss, score_function_term
-
-A = TypeVar("A")
-B = TypeVar("B")
 
 
 class Output(NamedTuple):
@@ -83,7 +80,8 @@ class Learner:
         self.gamma = Gamma(config.gamma).to(device)
         self.guide = Guide(model.config, config.guide_dims).to(device) if config.guide else None
         distinct = self.rank.world > 1 or not model.config.share_towers
-        self.tables = [RowRMS(t, distinct=distinct) for t in model.table_parameters() if t.requires_grad]
+        tables = [part.weight for part in model.modules() if isinstance(part, Conv)]
+        self.tables = [RowRMS(table, distinct=distinct) for table in tables if table.requires_grad]
         in_tables = {id(table.table) for table in self.tables}
         self.dense = [p for p in model.parameters() if p.requires_grad and id(p) not in in_tables]
         self.dense += [p for p in self.gamma.parameters() if p.requires_grad]
@@ -119,15 +117,15 @@ class Learner:
         """Learn from one batch; returns the loss before the update. `mark` hears of each part as it ends."""
         mark = mark or (lambda part: None)
         self._prepare_randomness(batch, progress)
-        query, keyword = self._both(
+        query, keyword = self._run(
             lambda: self._embed("query", batch.query), lambda: self._embed("keyword", batch.keyword)
         )
         mark("forward")
         # The loss sees leaves, so that each side's backward pass is a graph of its own, for its own lane.
         query_leaves, keyword_leaves = query.leaves(), keyword.leaves()
-        loss = self._one(lambda: self._loss(batch, query_leaves, keyword_leaves))
+        loss: Tensor = self._run(lambda: self._loss(batch, query_leaves, keyword_leaves))[0]
         mark("loss")
-        self._both(lambda: query.backward(query_leaves), lambda: keyword.backward(keyword_leaves))
+        self._run(lambda: query.backward(query_leaves), lambda: keyword.backward(keyword_leaves))
         mark("backward")
         sum_gradients(self.dense, (table.table for table in self.tables), self.rank)
         self._update(lr_scale)
@@ -202,19 +200,14 @@ class Learner:
             group["lr"] = self.config.lr * lr_scale
         for table in self.tables:
             table.step(self.config.table_lr * lr_scale)
-        self._one(self.adam.step)
+        self._run(self.adam.step)
         self.adam.zero_grad(set_to_none=True)
 
-    def _one(self, work: Callable[[], A]) -> A:
-        """Run something with a lane's number of threads."""
-        return work() if self._lanes is None else self._lanes.submit(work).result()
-
-    def _both(self, first: Callable[[], A], second: Callable[[], B]) -> tuple[A, B]:
-        """Run two things, concurrently where there are lanes."""
+    def _run(self, *works: Callable[[], Any]) -> list[Any]:
+        """Run things with a lane's number of threads each, concurrently where there are lanes."""
         if self._lanes is None:
-            return first(), second()
-        one, two = self._lanes.submit(first), self._lanes.submit(second)
-        return one.result(), two.result()
+            return [work() for work in works]
+        return [running.result() for running in [self._lanes.submit(work) for work in works]]
 
 
 class RowRMS:
@@ -256,9 +249,6 @@ class RowRMS:
         unbiased = second / (1 - self.beta ** steps[:, None])
         scaled = parts / unbiased.sqrt_().add_(self.eps)[:, :, None]
         self.table.index_add_(0, rows, scaled.view_as(values), alpha=-lr)
-
-    def state(self) -> dict[str, Tensor]:
-        return {"second": self.second, "steps": self.steps}
 
 
 def resolve_device(name: str) -> torch.device:

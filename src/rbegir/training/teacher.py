@@ -7,13 +7,13 @@ its features with the codes, so both learn from it. Its vectors are cut to the d
 their principal directions. Much more weight than the default makes the codes worse (dev/LOG.md, H20, H21).
 """
 
-from collections.abc import Callable
 from os import PathLike
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rbegir.base.progress import Report
 from rbegir.encode.sentence.encoder import SentenceEncoder
 
 BLOCK = 4096  # texts encoded at a time
@@ -32,10 +32,10 @@ class Teacher:
         dims: int,
         *,
         device: str = "cpu",
-        notify: Callable[[float], None] = lambda share: None,
+        report: Report = lambda *progress: None,
     ) -> None:
         self._encoder = SentenceEncoder.load(model, device=device, batch_size=BATCH)
-        self._dims, self._notify = dims, notify
+        self._dims, self._report = dims, report
         self._basis: npt.NDArray[np.float32] | None = None  # [dimensions of the model, dims]
 
     def __call__(self, texts: pa.Array, task: str) -> Halves:
@@ -50,5 +50,5 @@ class Teacher:
             vectors = self._encoder.vectors(texts.slice(low, BLOCK).to_pylist(), task) @ self._basis
             lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
             out[low : low + BLOCK] = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
-            self._notify(min(1.0, (low + BLOCK) / len(texts)))
+            self._report(min(low + BLOCK, len(texts)), len(texts), "asking the teacher")
         return out

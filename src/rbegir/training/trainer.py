@@ -1,9 +1,10 @@
 """Training from a file of clicked pairs to a checkpoint: the options, the checks of the data, the result."""
 
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any, Literal, ParamSpec
@@ -12,7 +13,7 @@ import pyarrow as pa
 import torch
 
 from rbegir.base.devices import cpu_count
-from rbegir.base.progress import wanted
+from rbegir.base.progress import Report, reported, wanted
 from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.clsm import tower_batch
 from rbegir.encode.clsm.model import Model
@@ -28,8 +29,7 @@ from rbegir.training.config import Precision, TrainConfig, change
 from rbegir.training.corpus import ENOUGH, corpus_pairs, wanted_pairs
 from rbegir.training.data import MAX_VALIDATION, TrainingData
 from rbegir.training.distributed import Exchange, Rank, join_processes
-from rbegir.training.loop import Folder, Run, Validation, train_all
-from rbegir.training.progress import Bar
+from rbegir.training.loop import Run, Validation, train_all
 from rbegir.training.rerank import (
     COMPARED,
     UNTRAINED,
@@ -42,6 +42,9 @@ from rbegir.training.rerank import (
 from rbegir.training.step import Learner, resolve_device
 from rbegir.training.teacher import Teacher
 
+# the settings that are arguments of `run`; its `teacher` is a model, that of the settings a weight
+SETTINGS = {setting.name for setting in fields(TrainConfig)} - {"teacher"}
+
 
 @dataclass(frozen=True)
 class TrainResult:
@@ -51,10 +54,10 @@ class TrainResult:
     history: list[dict[str, float]]  # epoch, loss, gamma and, with validation, log_loss and roc_auc
     best_epoch: int
     pairs: int  # in an epoch
-    valid_pairs: int
-    pairs_per_s: float  # of the training steps alone, without validation and saving
     gamma: float
-    skipped: dict[str, int]  # rows of the file that were left out, by reason
+    valid_pairs: int = 0
+    pairs_per_s: float = 0.0  # of the training steps alone, without validation and saving
+    skipped: dict[str, int] = field(default_factory=dict)  # rows of the file that were left out, by reason
     # recall of held-out pairs by method: the model (reranked and by codes), and what needs no training
     recall: dict[str, dict[str, float]] = field(default_factory=dict)
 
@@ -111,22 +114,8 @@ def run(
     sees them, in a terminal or a notebook.
     Settings from `epochs` to `seed` replace those of `settings`; see `TrainConfig` for what they mean.
     """
-    settings = change(
-        settings or TrainConfig(),
-        epochs=epochs,
-        batch_size=batch_size,
-        lr=lr,
-        negatives=negatives,
-        gamma=gamma,
-        word_dropout=word_dropout,
-        gram_dropout=gram_dropout,
-        feature_dropout=feature_dropout,
-        rerank=rerank,
-        share_towers=share_towers,
-        patience=patience,
-        precision=precision,
-        seed=seed,
-    )
+    given = {name: value for name, value in locals().items() if name in SETTINGS}
+    settings = change(settings or TrainConfig(), **given)
     shape = config or replace(named_preset(preset), share_towers=settings.share_towers)
     settings = change(settings, share_towers=shape.share_towers)
     chosen = resolve_device(device)
@@ -138,15 +127,21 @@ def run(
         weight_column=weight_column,
         strict=strict,
     )
-    if directory is not None and state.finished(directory, settings, resume=resume):
-        done = _already_done(directory)
-        if has_reranker(directory) or not _reranks(done, settings):
-            return done
+    finished = directory is not None and state.finished(directory, settings, resume=resume)
+    if directory is not None and finished and (has_reranker(directory) or not _reranks(directory, settings)):
+        return _result(directory)
     if teacher is not None and not (settings.guide and settings.teacher):
         raise InputError("a teacher needs a guide, which this recipe lacks", hint="use the default recipe")
     rank = join_processes(chosen)
-    with Bar(enabled=rank.number == 0 and wanted(progress)) as bar, ExitStack() as stack:
-        bar.begin("reading", 1.0)
+    shown = False if rank.number else progress
+    spoken = wanted(shown)
+
+    def say(line: str) -> None:
+        """Print a line that stays, above the bar if there is one."""
+        if spoken:
+            print(line, file=sys.stderr)
+
+    with reported(shown, "reading") as report:
         stream = pairs if pairs is None or isinstance(pairs, PairStream) else reader(pairs)
         if corpus is not None and not isinstance(corpus, TextStream):
             corpus = read_texts(corpus, text_column=text_column)
@@ -154,24 +149,23 @@ def run(
         rows, clicked = _rows(stream, texts, settings.seed)
         asked = None
         if teacher is not None:
-            asked = Teacher(teacher, settings.guide_dims, device=str(chosen), notify=bar.show)
-            bar.begin("reading, and asking the teacher", 1.0)
+            asked = Teacher(teacher, settings.guide_dims, device=str(chosen), report=report)
         data = TrainingData(
             rows,
             hash_buckets=shape.hash_buckets,
             buffer_pairs=settings.buffer_pairs,
-            threads=cpu_count(),
             hold_out=valid is None,
-            notify=bar.show,
+            report=report,
             exchange=Exchange(rank),
             clicked=clicked,
             teacher=asked,
         )
-        if stream is not None and stream.skipped:
-            bar.say(str(stream.skipped))
+        skipped = stream.skipped if stream is not None and clicked else data.skipped
+        if skipped:
+            say(str(skipped))
         _check_trainable(data)
         held = data.held_out if valid is None or valid is False else reader(valid).head(MAX_VALIDATION)
-        validation = None if held is None else _validation(held, shape, valid, bar)
+        validation = None if held is None else _validation(held, valid, report)
         settings = settings.for_pairs(data.pairs)
         valid_pairs = len(validation) if validation else 0
         identity = {
@@ -181,41 +175,44 @@ def run(
             "valid_pairs": valid_pairs,
             **({} if teacher is None else {"teacher": Path(teacher).name}),
         }
-        folder = stack.enter_context(
-            Folder.at(directory, identity, save_seconds=save_seconds, resume=resume, log=True)
-        )
-        learner = partial(_learner, shape, settings, data.sample, chosen, rank)
-        run = stack.enter_context(Run(learner, settings, data, validation=validation, folder=folder, bar=bar))
-        train_all([run])
-        about = {"pairs": data.pairs, "history": run.history, "best_epoch": run.best_epoch}
-        guide = run.finish({"training": {**settings.to_dict(), **about}})
-        recall: dict[str, dict[str, float]] = {}
-        if held is not None and rank.number == 0:
-            to_measure, searched = held, searched_texts(stream, texts, held, settings.seed)
-            if settings.rerank and guide and _searchable(shape):
-                bar.begin("fitting the reranker", 1.0)
-                to_fit, to_measure = divide(held)
-                made = Model.load(folder.path)
-                reranker = fit_reranker(made, guide, searched, to_fit, settings.seed)
-                reranker.write(folder.path, made.fingerprint)
-            if to_measure.num_rows:
-                bar.begin("comparing with methods that need no training", 1.0)
-                recall = compare(Model.load(folder.path), searched, to_measure, settings.seed)
-                _tell(recall, min(COMPARED, to_measure.num_rows), bar, pairs=stream, corpus=texts)
-        run.close()
-        model = Model.load(folder.path)
-        _ = model.reranker  # is read before a temporary folder goes
-    return TrainResult(
-        model=model,
-        history=run.history,
-        best_epoch=run.best_epoch,
-        pairs=data.pairs,
-        valid_pairs=valid_pairs,
-        pairs_per_s=run.pairs_per_s,
-        gamma=run.gamma,
-        skipped=data.skipped.to_dict(),
-        recall=recall,
-    )
+        with Run(
+            partial(_learner, shape, settings, data.sample, chosen, rank),
+            settings,
+            data,
+            validation=validation,
+            out=directory,
+            identity=identity,
+            save_seconds=save_seconds,
+            resume=resume,
+            log=True,
+            report=report,
+            say=say,
+        ) as run:
+            train_all([run])
+            about = {"pairs": data.pairs, "history": run.history, "best_epoch": run.best_epoch}
+            guide = run.finish({"training": {**settings.to_dict(), **about}})
+            recall: dict[str, dict[str, float]] = {}
+            if held is not None and rank.number == 0:
+                to_measure, searched = held, searched_texts(stream, texts, held, settings.seed)
+                if settings.rerank and guide and _searchable(shape):
+                    report(0.0, 1.0, "fitting the reranker")
+                    to_fit, to_measure = divide(held)
+                    made = Model.load(run.home)
+                    reranker = fit_reranker(made, guide, searched, to_fit, settings.seed)
+                    reranker.write(run.home, made.fingerprint)
+                if to_measure.num_rows:
+                    report(0.0, 1.0, "comparing with methods that need no training")
+                    recall = compare(Model.load(run.home), searched, to_measure, settings.seed)
+                    _tell(recall, min(COMPARED, to_measure.num_rows), say, pairs=stream, corpus=texts)
+            run.remove_state()
+            result = _result(
+                run.home,
+                valid_pairs=valid_pairs,
+                pairs_per_s=run.pairs_per_s,
+                skipped=skipped.to_dict(),
+                recall=recall,
+            )
+    return result
 
 
 def _searchable(shape: ModelConfig) -> bool:
@@ -227,15 +224,15 @@ def _searchable(shape: ModelConfig) -> bool:
 def _tell(
     recall: dict[str, dict[str, float]],
     measured: int,
-    bar: Bar,
+    say: Callable[[str], None],
     *,
     pairs: PairStream | None,
     corpus: pa.Array | None,
 ) -> None:
     """Print how the model compares with methods that need no training, and warn if it is behind."""
-    bar.say(f"{measured:,} held-out pairs that nothing was fitted on:")
+    say(f"{measured:,} held-out pairs that nothing was fitted on:")
     for method, figures in recall.items():
-        bar.say(f"  {method:18}" + "".join(f"  {name} {value:.3f}" for name, value in figures.items()))
+        say(f"  {method:18}" + "".join(f"  {name} {value:.3f}" for name, value in figures.items()))
     found = {method: figures["recall@10"] for method, figures in recall.items()}
     ours = next(iter(found.values()))  # as an index with this model searches
     best = max(UNTRAINED, key=found.__getitem__)
@@ -307,9 +304,7 @@ def _returning_the_model(function: Callable[P, TrainResult]) -> Callable[P, Mode
 train = _returning_the_model(run)
 
 
-def _rows(
-    stream: PairStream | None, texts: pa.Array | None, seed: int
-) -> tuple[PairStream | list[pa.RecordBatch], int | None]:
+def _rows(stream: PairStream | None, texts: pa.Array | None, seed: int) -> tuple[PairStream, int | None]:
     """What to train on: the stream, or its pairs and those made of the corpus, and how many are clicked."""
     if texts is None:
         if stream is None:
@@ -320,7 +315,7 @@ def _rows(
     if stream is not None and not wanted:
         return stream, None
     made = corpus_pairs(texts, wanted, seed)
-    return [*clicked.to_batches(), *made.to_batches()], clicked.num_rows
+    return read_pairs(pa.concat_tables([clicked, made])), clicked.num_rows
 
 
 def _check_trainable(data: TrainingData) -> None:
@@ -333,7 +328,7 @@ def _check_trainable(data: TrainingData) -> None:
         raise InputError("training needs at least 2 different keywords, got 1", hint="give more pairs")
 
 
-def _validation(pairs: pa.Table, shape: ModelConfig, valid: Any, bar: Bar) -> Validation:
+def _validation(pairs: pa.Table, valid: Any, report: Report) -> Validation:
     """The validation on pairs that were held out, or that `valid` gave."""
     distinct = len(pairs["keyword"].unique())
     if distinct < 2:
@@ -344,25 +339,26 @@ def _validation(pairs: pa.Table, shape: ModelConfig, valid: Any, bar: Bar) -> Va
             f"validation needs at least 2 different keywords, {what} have {distinct}",
             hint="give more pairs, a file of validation pairs, or train without validation (--no-valid)",
         )
-    return Validation(pairs, hash_buckets=shape.hash_buckets, threads=cpu_count(), notify=bar.show)
+    return Validation(pairs, report)
 
 
-def _reranks(done: TrainResult, settings: TrainConfig) -> bool:
-    """Whether a run with this model asked for a reranker; one that was stopped while fitting it has none."""
-    validated = any("roc_auc" in epoch for epoch in done.history)
-    return settings.rerank and settings.guide > 0 and validated and _searchable(done.model.config)
+def _reranks(home: Path, settings: TrainConfig) -> bool:
+    """Whether the run that wrote this model asked for a reranker; it has none if it was stopped too early."""
+    stored = checkpoint.Checkpoint(home)
+    validated = any("roc_auc" in epoch for epoch in stored.extra.get("training", {}).get("history", []))
+    return settings.rerank and settings.guide > 0 and validated and _searchable(stored.config)
 
 
-def _already_done(out: Path) -> TrainResult:
-    _, _, extra = checkpoint.read(out)
+def _result(home: Path, **measured: Any) -> TrainResult:
+    """The model in a directory, with the figures stored in it and what was measured besides."""
+    model, extra = Model.load(home), checkpoint.Checkpoint(home).extra
+    _ = model.reranker  # is read before a temporary folder goes
     training = extra.get("training", {})
     return TrainResult(
-        model=Model.load(out),
+        model=model,
         history=training.get("history", []),
         best_epoch=training.get("best_epoch") or 0,
         pairs=training.get("pairs", 0),
-        valid_pairs=0,
-        pairs_per_s=0.0,
         gamma=extra.get("gamma", 0.0),
-        skipped={},
+        **measured,
     )

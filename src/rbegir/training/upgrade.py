@@ -35,14 +35,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from rbegir.base.devices import cpu_count
-from rbegir.base.progress import wanted
+from rbegir.base.progress import Report, reported
 from rbegir.codes.planes import Codes
 from rbegir.encode.clsm.clsm import TowerBatch
 from rbegir.encode.clsm.model import Model
@@ -53,22 +51,23 @@ from rbegir.encode.reranker import Reranker
 from rbegir.errors import InputError, MismatchError
 from rbegir.evaluate.evaluator import corpus_texts, evaluate_model
 from rbegir.evaluate.groups import distinct
+from rbegir.evaluate.scorers import ModelScorer
 from rbegir.index.manifest import MODEL, read_manifest
 from rbegir.index.writer import WriterLock
-from rbegir.read.pairs import PairStream, read_pairs
+from rbegir.read.pairs import read_pairs
 from rbegir.read.split import positions
 from rbegir.training import state
 from rbegir.training.batches import StepBatch
 from rbegir.training.config import TrainConfig, change
 from rbegir.training.data import TrainingData, hold_out_below
-from rbegir.training.loop import Folder, Progress, Run, train_all
+from rbegir.training.loop import Run, train_all
 from rbegir.training.loss import Guide, group_loss
-from rbegir.training.progress import Bar
 from rbegir.training.rerank import fit_reranker, has_reranker, searched_texts
 from rbegir.training.step import Learner, Output
 
 KEPT = ("keyword_planes", "conv", "hidden", "hash_buckets", "time_varying", "residual_weights", "bias")
 KeywordSide = Literal["new", "keep"]
+Progress = Callable[[float, str], None]  # the share of all steps that is done, and a line about it
 
 
 @dataclass(frozen=True)
@@ -87,12 +86,12 @@ class Upgrade:
 
 def upgrade(
     old: str | os.PathLike[str] | Encoder,
-    pairs: str | Path | pa.Table,
+    pairs: Any,
     *,
     out: str | Path | None = None,
     keywords: KeywordSide = "new",
     config: ModelConfig | None = None,
-    valid: str | Path | pa.Table | None = None,
+    valid: Any = None,
     corpus: pa.Array | Sequence[str] | None = None,
     settings: TrainConfig | None = None,
     epochs: int | None = None,
@@ -104,13 +103,14 @@ def upgrade(
 ) -> Upgrade:
     """Train a model whose queries search the codes that `old` has stored.
 
-    `old` is a model, an index or the directory of one, or any encoder whose codes are stored. `config` is
-    the shape of the new model (by default the old one's, and n must be the same); with keywords="keep" only
-    its query side may differ. `valid` are the pairs that `kept` is measured on (2 % of the keywords are held
-    out if not given), `corpus` the texts that recall is measured in (by default all keywords of the pairs).
-    With `out`, the run saves its state there every `save_seconds`, and `resume` continues a run that was
-    stopped, with the result of an uninterrupted one. `progress` is called with the share done and a
-    line about it; True shows a bar, and None does in a terminal or a notebook.
+    `old` is a model, an index or the directory of one, or any encoder whose codes are stored. `pairs` are
+    given as for `rbegir.train`. `config` is the shape of the new model (by default the old one's, and n must
+    be the same); with keywords="keep" only its query side may differ. `valid` are the pairs that `kept` is
+    measured on (2 % of the keywords are held out if not given), `corpus` the texts that recall is measured in
+    (by default all keywords of the pairs). With `out`, the run saves its state there every `save_seconds`,
+    and `resume` continues a run that was stopped, with the result of an uninterrupted one. `progress` is
+    called with the share done and a line about it; True shows a bar, and None does in a terminal or a
+    notebook.
     """
     if keywords not in ("new", "keep"):
         raise InputError(f"keywords must be 'new' or 'keep', got {keywords!r}")
@@ -126,7 +126,8 @@ def upgrade(
         finished = has_reranker(path)
     if settings.negatives != "in_batch":
         raise InputError("an upgrade is trained with in-batch negatives", hint="leave negatives out")
-    table, held_out = _split(_table(pairs), None if valid is None else _table(valid))
+    table = read_pairs(pairs).read_all()
+    table, held_out = _split(table, None if valid is None else read_pairs(valid).read_all())
     if corpus is None:
         corpus = pa.concat_arrays([part["keyword"].unique() for part in (table, held_out)])
     settings = settings.for_pairs(table.num_rows, most_epochs=40)  # it does not start from nothing
@@ -138,7 +139,7 @@ def upgrade(
     if path is not None and finished:
         model = Model.load(path)
     else:
-        data = TrainingData.of_table(table, hash_buckets=shape.hash_buckets, threads=cpu_count())
+        data = TrainingData(read_pairs(table), hash_buckets=shape.hash_buckets)
         # the numbers of keyword texts in the data's one chunk are those of this dictionary
         codes = encode_keywords(before, distinct(table["keyword"])[0])
         stored = torch.from_numpy(codes.values().astype(np.float32))  # [texts, n]
@@ -159,24 +160,29 @@ def upgrade(
                 _start_guide_from(made.guide, reranker)
             return made
 
-        shown = not callable(progress) and wanted(progress)
         with (
-            Folder.at(path, identity, save_seconds=save_seconds, resume=resume) as folder,
-            Bar(enabled=shown) as bar,
+            reported(_share(progress) if callable(progress) else progress, "upgrading") as report,
+            Run(
+                learner,
+                plain,
+                data,
+                out=path,
+                identity=identity,
+                save_seconds=save_seconds,
+                resume=resume,
+                report=report,
+            ) as run,
         ):
-            bar.begin("upgrading", 1.0)
-            report = bar.show if shown else progress if callable(progress) else None
-            with Run(learner, plain, data, folder=folder, progress=report) as run:
-                train_all([run])
-                guide = run.finish(extra)
-                if guide:
-                    bar.begin("fitting the reranker", 1.0)
-                    made = Model.load(folder.path)
-                    texts = searched_texts(None, corpus_texts(corpus), held_out, settings.seed)
-                    fitted = fit_reranker(made, guide, texts, held_out, settings.seed)
-                    fitted.write(folder.path, made.fingerprint)
-                run.close()
-            model = Model.load(folder.path)
+            train_all([run])
+            guide = run.finish(extra)
+            if guide:
+                report(1.0, 1.0, "fitting the reranker")
+                made = Model.load(run.home)
+                texts = searched_texts(None, corpus_texts(corpus), held_out, settings.seed)
+                fitted = fit_reranker(made, guide, texts, held_out, settings.seed)
+                fitted.write(run.home, made.fingerprint)
+            run.remove_state()
+            model = Model.load(run.home)
             _ = model.reranker  # is read before a temporary folder goes
     return Upgrade(model, keywords, measure(before, model, held_out, corpus))
 
@@ -209,23 +215,9 @@ def adopt(index: str | os.PathLike[str], model: Model) -> None:
         lock.release()
 
 
-class Sides:
-    """The queries of one encoder and the keywords of another, as one model to evaluate."""
-
-    def __init__(self, queries: Encoder, keywords: Callable[[list[str]], Codes]) -> None:
-        self._queries, self._keywords = queries, keywords
-
-    def encode_queries(self, texts: pa.StringArray) -> Codes:
-        return self._queries.encode_queries(texts.to_pylist())
-
-    def encode_keywords(self, texts: pa.StringArray) -> Codes:
-        return self._keywords(texts.to_pylist())
-
-    def embed_queries(self, texts: pa.StringArray) -> npt.NDArray[np.float32]:
-        return self.encode_queries(texts).values().astype(np.float32)
-
-    def embed_keywords(self, texts: pa.StringArray) -> npt.NDArray[np.float32]:
-        return self.encode_keywords(texts).values().astype(np.float32)
+def _share(progress: Progress) -> Report:
+    """Call a function with the share done, instead of (done, total)."""
+    return lambda done, total, line: progress(done / total, line)
 
 
 def measure(
@@ -237,21 +229,19 @@ def measure(
     generations have codes of the same shape.
     """
 
-    def both(texts: list[str]) -> Codes:
-        newer = (positions(texts) * 1024 % 1 < 0.5)[None, :, None]  # [1, texts, 1]
-        planes = np.where(newer, new.encode_keywords(texts).planes, old.encode_keywords(texts).planes)
-        return Codes(planes, new.n)
+    class Both:
+        def encode_keywords(self, texts: list[str]) -> Codes:
+            newer = (positions(texts) * 1024 % 1 < 0.5)[None, :, None]  # [1, texts, 1]
+            planes = np.where(newer, new.encode_keywords(texts).planes, old.encode_keywords(texts).planes)
+            return Codes(planes, new.n)
 
-    cases = {
-        "old/old": Sides(old, old.encode_keywords),
-        "new/old": Sides(new, old.encode_keywords),
-        "new/new": Sides(new, new.encode_keywords),
-    }
+    cases: dict[str, Any] = {"old/old": (old,), "new/old": (new, old), "new/new": (new,)}
     if old.keyword_planes == new.keyword_planes:
-        cases["new/both"] = Sides(new, both)
+        cases["new/both"] = (new, Both())
     kept = {}
     for name, sides in cases.items():
-        report = evaluate_model(sides, pairs, corpus=corpus, bootstrap=0, progress=False).to_dict()
+        scorer = ModelScorer(*sides)
+        report = evaluate_model(scorer, pairs, corpus=corpus, bootstrap=0, progress=False).to_dict()
         kept[name] = {key: float(report[key]) for key in ("roc_auc", "recall@1", "recall@10", "recall@100")}  # type: ignore[arg-type]
     return kept
 
@@ -379,19 +369,8 @@ def _shape(old: Encoder, config: ModelConfig | None, keywords: KeywordSide) -> M
     return kept
 
 
-def _table(pairs: str | Path | pa.Table) -> pa.Table:
-    return pairs if isinstance(pairs, pa.Table) else read_pairs(pairs).read_all()
-
-
-def _weighted(pairs: pa.Table) -> pa.Table:
-    if "weight" not in pairs.column_names:
-        pairs = pairs.append_column("weight", pa.array(np.ones(pairs.num_rows, np.float32)))
-    return pairs.select(PairStream.schema.names).cast(PairStream.schema)
-
-
 def _split(pairs: pa.Table, valid: pa.Table | None) -> tuple[pa.Table, pa.Table]:
     """Training and validation pairs; without the latter, keywords are held out as in any training."""
-    pairs, valid = (None if part is None else _weighted(part) for part in (pairs, valid))
     if valid is None:
         distinct = pairs["keyword"].unique()
         places = positions(distinct.to_pylist())

@@ -345,6 +345,18 @@ def test_killed_at_any_step_the_old_or_the_new_model_is_there(
     assert seen.count(old) >= 4
 
 
+@pytest.mark.parametrize("part", [b"", b'{"format": "rbegir-mod'])
+def test_a_part_of_a_new_config_does_not_hide_the_old_model(saved: Path, part: bytes) -> None:
+    """A process killed while it wrote the file, or one that is still writing it."""
+    old = Checkpoint(saved).fingerprint
+    (saved / (CONFIG + ".new")).write_bytes(part)
+    assert Checkpoint(saved).fingerprint == old
+    (saved / (WEIGHTS + ".new")).write_bytes(b"")  # it is written before the config
+    new = write(saved, TINY, random_tensors(TINY, seed=5))
+    assert Checkpoint(saved).fingerprint == new
+    assert sorted(os.listdir(saved)) == [CONFIG, WEIGHTS]
+
+
 def test_a_failed_write_leaves_the_old_model(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = Checkpoint(saved).fingerprint
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rbegir.encode.clsm.clsm import TowerBatch, gram_sum, tower_batch, transpose, window_max
+from rbegir.encode.clsm.clsm import TowerBatch, gram_sum, tower_batch, window_max
 from rbegir.read.tokenizer import GramBatch
 
 ROWS = 40
@@ -115,7 +115,7 @@ def test_a_tie_sends_the_gradient_to_one_window() -> None:
 @settings(max_examples=40, deadline=None)
 @given(batches())
 def test_transpose_lists_the_words_of_each_gram(batch: GramBatch) -> None:
-    rows, offsets, words = transpose(batch)
+    rows, offsets, words = (part.numpy() for part in tower_batch(batch, gradient=True)[4:])
     found = [(int(r), int(w)) for i, r in enumerate(rows) for w in words[offsets[i] : offsets[i + 1]]]
     wanted = [
         (int(gram), w)
@@ -130,7 +130,7 @@ def test_transpose_of_ids_beyond_16_bits() -> None:
         np.array([0, 2], np.int32), np.array([0, 1], np.int32), np.array([0, 2, 3], np.int32),
         np.array([70_000, 3, 70_000], np.int32),
     )  # fmt: skip
-    rows, offsets, words = transpose(batch)
+    rows, offsets, words = (part.numpy() for part in tower_batch(batch, gradient=True)[4:])
     assert rows.tolist() == [3, 70_000]
     assert offsets.tolist() == [0, 1, 3]
     assert words.tolist() == [0, 0, 1]

@@ -71,7 +71,7 @@ def test_agrees_with_torch(
     config, tensors = model
     texts = make_texts(400, seed=2)
     native = NativeSide(config, side, tensors.__getitem__)
-    other = TorchSide(config, side, tensors.__getitem__, "cpu")  # type: ignore[arg-type]
+    other = TorchSide.load(config, side, tensors.__getitem__, "cpu")  # type: ignore[arg-type]
     if config.query_planes == 0:
         np.testing.assert_allclose(native.vectors(texts), other.vectors(texts), rtol=0, atol=2e-6)
         return
@@ -178,8 +178,8 @@ def test_texts_without_words_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_texts_without_words_are_named_by_torch_too(monkeypatch: pytest.MonkeyPatch) -> None:
     config = CONFIGS["rbe_star"]
-    other = TorchSide(config, "query", random_tensors(config).__getitem__, "cpu")
-    monkeypatch.setattr(sides, "GPU_BLOCK", 10)
+    other = TorchSide.load(config, "query", random_tensors(config).__getitem__, "cpu")
+    monkeypatch.setattr(sides, "TORCH_BLOCK", 10)
     with pytest.raises(TextError, match=r"^text at position 13 has no letter and no digit"):
         other.planes([*make_texts(13), "", "b"])
     with pytest.raises(TextError, match=r"^text at position 13 is not a str"):

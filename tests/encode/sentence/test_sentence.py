@@ -214,6 +214,8 @@ def test_a_model_without_head_gets_a_binarizer(plain: SentenceEncoder, minilm: P
     for ask in (lambda: encoder.n, lambda: encoder.encode_queries(TEXTS), lambda: encoder.fingerprint):
         with pytest.raises(InputError, match="this encoder makes vectors and has no codes yet"):
             ask()
+    with pytest.raises(InputError, match="fitting needs at least 2 texts, got 0"):
+        encoder.fit([])
     encoder.fit(TEXTS, n=128)
     vectors = plain.vectors(TEXTS, "document")
     assert encoder.binarizer is not None

@@ -174,14 +174,13 @@ class Binarizer:
 
     def encode_keywords(self, X: Any, *, notify: Callable[[int, int], None] | None = None) -> Codes:
         """Codes of vectors [count, dims] to be stored; `notify` is called with (vectors encoded, all)."""
-        self._check_fitted()
-        rows = as_rows(X, "X", self.n_features_in_)
+        rows = self._rows(X)
         moves = WORK // self.n if self.moves is None else self.moves
         gram, planes = self.learned_.gram, self.keyword_planes
         parts, done = [], 0
         for form, start in ahead(self._prepared(rows)):
             found = learn.search(form, gram, planes, moves, start)
-            parts.append(learn.packed(found, planes))
+            parts.append(Codes.from_values(found.astype(np.int16), planes))
             done += len(found)
             if notify is not None:
                 notify(done, len(rows))
@@ -190,8 +189,7 @@ class Binarizer:
 
     def encode_queries(self, X: Any) -> Codes:
         """Codes of vectors [count, dims] to search with."""
-        self._check_fitted()
-        rows = as_rows(X, "X", self.n_features_in_)
+        rows = self._rows(X)
         planes, parts = self.query_planes, []
         for block in unit_blocks(rows, bring=self.space_.bring):
             values = nearest(product(self.space_.queries(block), self.learned_.query), planes)
@@ -207,8 +205,7 @@ class Binarizer:
 
     def transform(self, X: Any) -> npt.NDArray[np.int8]:
         """The keyword codes as odd integers [count, n], for what comes next in a pipeline."""
-        self._check_fitted()
-        rows = as_rows(X, "X", self.n_features_in_)
+        rows = self._rows(X)
         if not len(rows):
             raise InputError("Found array with 0 sample(s) while a minimum of 1 is required by Binarizer.")
         return self.encode_keywords(rows).values().astype(np.int8)
@@ -229,8 +226,7 @@ class Binarizer:
 
         Code i is scored with query of[i].
         """
-        self._check_fitted()
-        rows, space = as_rows(X, "X", self.n_features_in_), self.space_
+        rows, space = self._rows(X), self.space_
         queries = np.concatenate(list(unit_blocks(rows, bring=space.bring)))
         size = max(1, vectors.BLOCK_VALUES // max(self.n, self.n_features_in_))
         parts = [np.zeros(0)]
@@ -241,10 +237,10 @@ class Binarizer:
 
     def error(self, X: Any) -> float:
         """The share of vectors [count, dims] that their codes lose, in the terms that `learn` minimises."""
-        self._check_fitted()
-        learned, lost, kept = self.learned_, 0.0, 0.0
+        rows, learned = self._rows(X), self.learned_
+        lost, kept = 0.0, 0.0
         weight, short, share = learned.along
-        for block in unit_blocks(as_rows(X, "X", self.n_features_in_), bring=self.space_.bring):
+        for block in unit_blocks(rows, bring=self.space_.bring):
             centred, queries = self.space_.keywords(block) - learned.mean, self.space_.queries(block)
             codes = learn.directions(self.encode_keywords(block).values().astype(np.float32))
             rest = centred - codes @ learned.query.T  # [count, dims] z − ẑ
@@ -383,6 +379,11 @@ class Binarizer:
             keywords = space.keywords(block)
             start = learn.rounded(product(keywords - learned.mean, learned.guess), self.keyword_planes)
             yield learn.terms(keywords, space.queries(block), learned), start
+
+    def _rows(self, X: Any) -> Any:
+        """Vectors [count, dims] to encode, once it is known that this is fitted."""
+        self._check_fitted()
+        return as_rows(X, "X", self.n_features_in_)
 
     def _none(self, planes: int) -> Codes:
         return Codes(np.zeros((planes, 0, self.n // WORD), np.uint64), self.n)

@@ -41,14 +41,13 @@ row to row: several are tried, spread around the one that suits a Gaussian, and 
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from rbegir._native import _core, choose_isa
 from rbegir.base.devices import cpu_count
-from rbegir.codes.planes import Codes
 from rbegir.encode.binarizer.vectors import Floats, dots, product
 
 METRIC_POWER = 0.2
@@ -219,13 +218,6 @@ def rounded(y: Floats, planes: int) -> Floats:
     """y rounded with the step that suits a Gaussian of each row's spread: a start for a search."""
     spread = np.sqrt(dots(y, y) / np.float32(y.shape[1])) * np.float32(GAUSSIAN_STEP[planes])
     return odd(y / np.maximum(spread, np.float32(1e-30))[:, None], planes)
-
-
-def packed(values: npt.NDArray[Any], planes: int) -> Codes:
-    """Odd numbers [count, n], known to be within the limits, as codes; plane 0 is the highest bit."""
-    bits = ((values.astype(np.int8) + np.int8(2**planes - 1)) >> 1).view(np.uint8)  # [count, n] in 0 .. limit
-    signs = np.stack([(bits >> (planes - 1 - plane)) & 1 for plane in range(planes)])  # [planes, count, n]
-    return Codes.from_signs(signs.view(np.bool_))
 
 
 def nearest(y: Floats, planes: int) -> npt.NDArray[np.int16]:

@@ -24,7 +24,6 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -55,15 +54,12 @@ class TowerBatch(NamedTuple):
         return int(self.text_offsets.shape[0]) - 1
 
 
-def transpose(batch: GramBatch) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """(rows, row_offsets, row_words) of `TowerBatch`: which words hold each gram of the batch."""
-    return _core.transpose_grams(batch.gram_offsets, batch.gram_ids)
-
-
 def tower_batch(batch: GramBatch, *, gradient: bool = False) -> TowerBatch:
     """Tensors on the CPU that share memory with the arrays."""
     empty = np.zeros(0, dtype=np.int32)
-    transposed = transpose(batch) if gradient else (empty, empty, empty)
+    transposed = (empty, empty, empty)
+    if gradient:
+        transposed = _core.transpose_grams(batch.gram_offsets, batch.gram_ids)
     return TowerBatch(*(torch.from_numpy(np.ascontiguousarray(a)) for a in (*batch, *transposed)))
 
 

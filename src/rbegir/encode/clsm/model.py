@@ -43,6 +43,7 @@ class Model:
 
     def __init__(self, stored: checkpoint.Checkpoint, device: str, threads: int | None) -> None:
         self._stored, self._device, self._threads = stored, device, threads
+        self.config, self.n = stored.config, stored.config.n
         self._encoders: dict[Side, NativeSide | TorchSide] = {}
         self._lock = threading.Lock()
 
@@ -72,17 +73,9 @@ class Model:
         self._read_reranker()
 
     @property
-    def config(self) -> ModelConfig:
-        return self._stored.config
-
-    @property
     def device(self) -> str:
         """Where texts are encoded: cpu, cuda, cuda:1 …"""
         return self._device
-
-    @property
-    def n(self) -> int:
-        return self.config.n
 
     @property
     def query_planes(self) -> int:
@@ -179,7 +172,7 @@ class Model:
             if side not in self._encoders and self._device == "cpu":
                 self._encoders[side] = self._native(self.config, side, partial(stored.stored, guarded=True))
             elif side not in self._encoders:
-                made = TorchSide(self.config, side, stored.tensor, self._device, threads=self._threads)
+                made = TorchSide.load(self.config, side, stored.tensor, self._device, self._threads)
                 self._encoders[side] = made
             return self._encoders[side]
 

@@ -30,7 +30,7 @@ Every weight but the first has a bias [out] of the same name; without `bias` no 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal, get_args
 
@@ -85,10 +85,6 @@ class ModelConfig:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> ModelConfig:
-        known = {f.name for f in fields(cls)}
-        unknown = sorted(set(data) - known)
-        if unknown:
-            raise InputError(f"unknown model settings: {', '.join(unknown)}")
         return cls(**{**data, "hidden": tuple(data.get("hidden", ()))})
 
 

@@ -35,11 +35,12 @@ from rbegir.read.tokenizer import GramBatch, count_texts, text_views
 
 if TYPE_CHECKING:
     from rbegir.encode.clsm.rbe import Embedding
+    from rbegir.encode.clsm.twotower import TwoTower
     from rbegir.read.tokenizer import TextInput
 
 CACHE_BYTES = 128 << 20
 BLOCK = 1 << 17  # texts per native call; between two of them the interpreter can be interrupted
-GPU_BLOCK = 1 << 16  # texts on the GPU at a time
+TORCH_BLOCK = 1 << 16  # texts on a GPU at a time
 
 TensorOf = Callable[[str], npt.NDArray[Any]]  # a tensor by name, as it is stored
 
@@ -123,39 +124,38 @@ def no_words(position: int) -> TextError:
 
 
 class TorchSide:
-    """One side of a model on a device of torch."""
+    """One side of a network of torch, on the device that the network is on."""
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        side: Side,
-        tensor: TensorOf,
-        device: str,
-        *,
-        threads: int | None = None,
-    ) -> None:
+    def __init__(self, network: TwoTower, side: Side, device: Any, threads: int | None = None) -> None:
+        self._network, self._side, self._device = network, side, device
+        self._threads = threads or cpu_count()
+
+    @classmethod
+    def load(
+        cls, config: ModelConfig, side: Side, tensor: TensorOf, device: str, threads: int | None = None
+    ) -> TorchSide:
+        """The side of a stored model; the other side takes no memory."""
         import torch
 
         from rbegir.encode.clsm.twotower import TwoTower
 
-        self._config, self._side, self._device = config, side, device
-        self._threads = threads or cpu_count()
         with torch.device("meta"):
-            self._model = TwoTower(config)  # no memory: the other side stays like this
+            network = TwoTower(config)
         owners = (f"{side}.", f"{tower_of(config, side)}.")
         state = {
             name: torch.from_numpy(np.array(tensor(name))).to(device)
             for name in presets.tensor_shapes(config)
             if name.startswith(owners)
         }
-        self._model.load_state_dict(state, strict=False, assign=True)
-        self._model.eval()
+        network.load_state_dict(state, strict=False, assign=True)
+        return cls(network.eval(), side, device, threads)
 
     def planes(self, texts: TextInput) -> npt.NDArray[np.uint64]:
-        words = self._config.n // 64
+        config = self._network.config
+        words = config.n // 64
         parts = [_pack(embedding.planes, words) for embedding in self._embeddings(texts)]
         if not parts:
-            return np.zeros((planes_of(self._config, self._side), 0, words), dtype=np.uint64)
+            return np.zeros((planes_of(config, self._side), 0, words), dtype=np.uint64)
         import torch
 
         packed: npt.NDArray[np.int64] = torch.cat(parts, dim=1).cpu().numpy()
@@ -163,7 +163,7 @@ class TorchSide:
 
     def vectors(self, texts: TextInput) -> npt.NDArray[np.float32]:
         parts = [embedding.vector.float().cpu().numpy() for embedding in self._embeddings(texts)]
-        return np.concatenate([np.zeros((0, self._config.n), dtype=np.float32), *parts])
+        return np.concatenate([np.zeros((0, self._network.config.n), dtype=np.float32), *parts])
 
     def _embeddings(self, texts: TextInput) -> Iterator[Embedding]:
         import torch
@@ -173,14 +173,14 @@ class TorchSide:
         for grams in self._tokenized(texts):
             with torch.inference_mode():
                 batch = TowerBatch(*(part.to(self._device) for part in tower_batch(grams)))
-                embedding = self._model.embed(self._side, batch)
+                embedding = self._network.embed(self._side, batch)
             yield embedding
 
     def _tokenized(self, texts: TextInput) -> Iterator[GramBatch]:
         """The blocks of the texts in order; several are cut into grams at a time, each by one thread."""
         waiting: deque[Future[GramBatch]] = deque()
         with ThreadPoolExecutor(self._threads, thread_name_prefix="rbegir-grams") as pool:
-            for start in range(0, count_texts(texts), GPU_BLOCK):
+            for start in range(0, count_texts(texts), TORCH_BLOCK):
                 if len(waiting) > self._threads:
                     yield waiting.popleft().result()
                 waiting.append(pool.submit(self._grams, texts, start))
@@ -188,8 +188,8 @@ class TorchSide:
                 yield waiting.popleft().result()
 
     def _grams(self, texts: TextInput, start: int) -> GramBatch:
-        block = text_views(texts[start : start + GPU_BLOCK], start)
-        grams = GramBatch(*_core.tokenize(block, self._config.hash_buckets, 1))
+        block = text_views(texts[start : start + TORCH_BLOCK], start)
+        grams = GramBatch(*_core.tokenize(block, self._network.config.hash_buckets, 1))
         wordless = np.flatnonzero(np.diff(grams.text_offsets) == 0)
         if len(wordless):
             raise no_words(start + int(wordless[0]))

@@ -125,11 +125,6 @@ class TwoTower(nn.Module):
         tower = self.shared if self.config.share_towers else part
         return part.head(self.dropout[side](tower.features(batch)))
 
-    def table_parameters(self) -> list[nn.Parameter]:
-        """The gram tables, whose gradients are row-sparse."""
-        parts = [self.shared] if self.config.share_towers else [self.query, self.keyword]
-        return [part.conv.weight for part in parts]
-
 
 def unit(vector: Tensor) -> Tensor:
     """Rows scaled to length 1 in float32 (without residual weights a code can be all zero: it stays 0)."""

@@ -24,14 +24,14 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from rbegir.base.disk import read_small, refuse_link
 from rbegir.codes.planes import Codes
-from rbegir.encode.binarizer.binarizer import Binarizer
+from rbegir.encode.binarizer.binarizer import MIN_ROWS, Binarizer
 from rbegir.encode.encoder import BINARIZER, NEEDED, read_reference, write_reference
 from rbegir.errors import FileError, InputError, MismatchError, needing
 
@@ -108,12 +108,14 @@ class SentenceEncoder:
             raise InputError(
                 "the model ends in an RBE head, which is trained, not fitted", hint="use it as it is"
             )
+        if len(texts) < MIN_ROWS:
+            raise InputError(f"fitting needs at least {MIN_ROWS} texts, got {len(texts)}")
         some = list(texts[:: max(1, len(texts) // FIT_TEXTS)])
         parts = []
         for start in range(0, len(some), BLOCK):
             parts.append(self.vectors(some[start : start + BLOCK], "document"))
             notify(ENCODING * min(start + BLOCK, len(some)) / len(some))
-        vectors = np.concatenate(parts) if parts else self.vectors([], "document")
+        vectors = np.concatenate(parts)
         binarizer = Binarizer(vectors.shape[1], n, query_planes, keyword_planes)
         self.binarizer = binarizer.fit(vectors, notify=lambda done: notify(ENCODING + (1 - ENCODING) * done))
         return self
@@ -203,20 +205,15 @@ def load_reference(directory: Path) -> SentenceEncoder:
     return encoder
 
 
-def _package() -> Any:
-    with needing(*NEEDED):
-        import sentence_transformers
-    return sentence_transformers
-
-
 def _locate(name: str) -> tuple[Path, str]:
     """The directory of a model and how to write it down: an absolute path, or the name."""
     path = Path(name).expanduser()
     if path.is_dir():
         return path, str(path.absolute())
-    _package()
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+    with needing(*NEEDED):
+        import sentence_transformers  # noqa: F401 - names are looked up for its models only
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
     try:
         return Path(snapshot_download(name, local_files_only=True)), name
@@ -228,7 +225,8 @@ def _locate(name: str) -> tuple[Path, str]:
 
 
 def _open(path: Path, device: str) -> SentenceTransformer:
-    transformers = _package()
+    with needing(*NEEDED):
+        from sentence_transformers import SentenceTransformer
     _check_files(path)
     modules = _modules(path)
     foreign = [entry["type"] for entry in modules if entry["type"] not in MODULES]
@@ -240,8 +238,7 @@ def _open(path: Path, device: str) -> SentenceTransformer:
     try:
         if HEAD in [entry["type"] for entry in modules]:
             return _assemble(path, modules, device)
-        made = transformers.SentenceTransformer(str(path), device=device, local_files_only=True)
-        return cast("SentenceTransformer", made)
+        return SentenceTransformer(str(path), device=device, local_files_only=True)
     except Exception as error:  # anything that several libraries may raise about a broken model
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise FileError(
@@ -325,7 +322,6 @@ def _assemble(path: Path, listed: list[dict[str, str]], device: str) -> Sentence
 
 
 def _head_of(model: SentenceTransformer) -> RBEHead | None:
-    _package()
     from rbegir.encode.sentence.head import RBEHead
 
     *_, last = model.children()

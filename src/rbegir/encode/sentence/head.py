@@ -107,10 +107,6 @@ class RBEHead(Module):
     def get_embedding_dimension(self) -> int:
         return self.n
 
-    def get_sentence_embedding_dimension(self) -> int:
-        """`get_embedding_dimension` by its name before release 6 of sentence-transformers."""
-        return self.n
-
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
         self.save_config(output_path)
         self.save_torch_weights(output_path, safe_serialization=True)  # never pickle

@@ -68,8 +68,6 @@ def measure(
             read_pairs(path),
             hash_buckets=shape.hash_buckets,
             buffer_pairs=max(2 * settings.batch_size, table.num_rows // 16),
-            threads=cpu_count(),
-            hold_out=False,
         )
         learner = Learner(TwoTower(shape), settings, chosen)
         try:
@@ -127,7 +125,7 @@ def _parts(learner: Learner, table: pa.Table) -> tuple[dict[str, float], dict[st
     table = table.slice(0, STEPS * settings.batch_size)
     hash_buckets = learner.model.config.hash_buckets
     mark("")
-    chunk = tokenize_pairs(table, hash_buckets, cpu_count())
+    chunk = tokenize_pairs(table, hash_buckets)
     mark("tokenise")
     order = np.random.default_rng(0).permutation(len(chunk))
     floors = []

@@ -20,7 +20,6 @@ import pyarrow as pa
 import torch
 
 from rbegir.base import disk
-from rbegir.base.devices import cpu_count
 from rbegir.errors import CorruptError, FileError
 from rbegir.evaluate.scorers import BM25, TriletterCosine
 from rbegir.lab.figures import Json
@@ -28,6 +27,7 @@ from rbegir.lab.reproduce import equal_bytes, testbed
 from rbegir.lab.reproduce.dataset import Dataset, load, sample_rows
 from rbegir.lab.reproduce.rows import ModelRow, Scale
 from rbegir.lab.reproduce.testbed import Testbed
+from rbegir.read.pairs import read_pairs
 from rbegir.training.config import change
 from rbegir.training.data import TrainingData
 from rbegir.training.loop import Run, Validation
@@ -66,11 +66,11 @@ class Laboratory:
 
     @cached_property
     def _tokenised(self) -> tuple[TrainingData, Validation, Testbed]:
-        how: Any = {"hash_buckets": self._scale.hash_buckets, "threads": cpu_count()}
+        buckets = self._scale.hash_buckets
         return (
-            TrainingData.of_table(self._data.train, **how),
-            Validation(self._data.select, **how),
-            Testbed(self._data, self._device, hash_buckets=self._scale.hash_buckets),
+            TrainingData(read_pairs(self._data.train), hash_buckets=buckets),
+            Validation(self._data.select),
+            Testbed(self._data, self._device, hash_buckets=buckets),
         )
 
     def run(self, jobs: list[ReproduceJob]) -> Iterator[str]:

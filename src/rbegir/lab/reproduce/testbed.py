@@ -42,7 +42,7 @@ from rbegir.encode.clsm.twotower import TwoTower, unit
 from rbegir.evaluate.evaluator import evaluate_labels, evaluate_model
 from rbegir.evaluate.groups import SampleGroups, distinct
 from rbegir.evaluate.metrics import Measure, measure_mean
-from rbegir.evaluate.retrieval import CUTOFFS, Targets, ranks, recalls
+from rbegir.evaluate.retrieval import CUTOFFS, Targets, ranks
 from rbegir.evaluate.scorers import Progress, Scorer
 from rbegir.lab.bench.host import milliseconds
 from rbegir.lab.bench.quantizers import Floats, Ids, top
@@ -148,7 +148,7 @@ class Testbed:
     def in_corpus(self, queries: Tensor, corpus: Tensor, *, exact: bool, cosine: bool = True) -> Json:
         """Recall of the test pairs' titles among all."""
         rank = ranks(queries, corpus, self.query, self.target, exact=exact, cosine=cosine)
-        return recall_figures(recalls(rank, self.query, len(self.queries), CUTOFFS))
+        return recall_figures(self.targets.recall_of_ranks(rank.cpu().numpy(), CUTOFFS))
 
     def part(self, size: int) -> tuple[Tensor, Tensor]:
         """A random part of the corpus with every target: (titles kept, positions of the targets among them).
@@ -200,7 +200,7 @@ def sizes(bed: Testbed, vectors: Vectors, network: TwoTower) -> Json:
         if len(bed.target) < size <= len(vectors.corpus):
             kept, place = bed.part(size)
             rank = ranks(vectors.queries, vectors.corpus[kept], bed.query, place, exact=vectors.codes)
-            found[str(size)] = float(recalls(rank, bed.query, len(bed.queries), [10])[10].mean())
+            found[str(size)] = float(bed.targets.recall_of_ranks(rank.cpu().numpy(), [10])[10].mean())
     return found
 
 
