@@ -132,7 +132,7 @@ SCRIPT = textwrap.dedent(
                 time.sleep(0.05)
             return super().encode_keywords(texts)
 
-    build(sys.argv[1], Stuck(sys.argv[4]), sys.argv[2], address=sys.argv[3], segment_rows=100)
+    build(sys.argv[1], Stuck(sys.argv[4]), sys.argv[2], address=sys.argv[3], segment_rows=100, workers=2)
     """
 )
 
