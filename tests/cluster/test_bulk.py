@@ -179,7 +179,7 @@ def test_killed_half_way_and_resumed(nodes: Any, tmp_path: Path, texts: Path, en
     assert made.segments == 15
     whole = build(tmp_path / "whole.rbe", encoder, texts, segment_rows=100)
     assert whole.resumed == 0
-    assert contents(out) == contents(whole.path)
+    assert contents(out) == contents(tmp_path / "whole.rbe")
 
 
 def test_an_unfinished_build_of_something_else_is_refused(
