@@ -253,6 +253,9 @@ def test_bad_input(nodes: Any, tmp_path: Path, texts: Path, encoder: HashEncoder
         build(tmp_path / "a.rbe", encoder, texts, segment_rows=0)
     with pytest.raises(InputError, match=r"texts\.parquet, row 1: "):
         build(tmp_path / "a.rbe", encoder, texts, reading=Reading(strict=True))
+    pq.write_table(pa.table({"text": ["w1", None]}), tmp_path / "one.parquet")  # one row group: it fails last
+    with pytest.raises(InputError, match=r"one\.parquet, row 2: "):
+        build(tmp_path / "a.rbe", encoder, tmp_path / "one.parquet", reading=Reading(strict=True))
     pq.write_table(pa.table({"text": ["", "-"]}), tmp_path / "bad.parquet")
     with pytest.raises(InputError, match="holds no usable text"):
         build(tmp_path / "b.rbe", encoder, tmp_path / "bad.parquet")

@@ -242,7 +242,7 @@ def _each(
     running: dict[Any, int] = {}
     failed: dict[int, RbegirError] = {}
     try:
-        while running or waiting:
+        while running or waiting or failed:
             while waiting and not failed and len(running) < (workers or AHEAD):
                 number = waiting.popleft()
                 running[remote.remote(items[number], *shared)] = number
