@@ -132,7 +132,7 @@ SCRIPT = textwrap.dedent(
                 time.sleep(0.05)
             return super().encode_keywords(texts)
 
-    build(sys.argv[1], Stuck(sys.argv[4]), sys.argv[2], address=sys.argv[3], segment_rows=100)
+    build(sys.argv[1], Stuck(sys.argv[4]), sys.argv[2], address=sys.argv[3], segment_rows=100, workers=2)
     """
 )
 
@@ -179,7 +179,7 @@ def test_killed_half_way_and_resumed(nodes: Any, tmp_path: Path, texts: Path, en
     assert made.segments == 15
     whole = build(tmp_path / "whole.rbe", encoder, texts, segment_rows=100)
     assert whole.resumed == 0
-    assert contents(out) == contents(whole.path)
+    assert contents(out) == contents(tmp_path / "whole.rbe")
 
 
 def test_an_unfinished_build_of_something_else_is_refused(
@@ -253,6 +253,9 @@ def test_bad_input(nodes: Any, tmp_path: Path, texts: Path, encoder: HashEncoder
         build(tmp_path / "a.rbe", encoder, texts, segment_rows=0)
     with pytest.raises(InputError, match=r"texts\.parquet, row 1: "):
         build(tmp_path / "a.rbe", encoder, texts, reading=Reading(strict=True))
+    pq.write_table(pa.table({"text": ["w1", None]}), tmp_path / "one.parquet")  # one row group: it fails last
+    with pytest.raises(InputError, match=r"one\.parquet, row 2: "):
+        build(tmp_path / "a.rbe", encoder, tmp_path / "one.parquet", reading=Reading(strict=True))
     pq.write_table(pa.table({"text": ["", "-"]}), tmp_path / "bad.parquet")
     with pytest.raises(InputError, match="holds no usable text"):
         build(tmp_path / "b.rbe", encoder, tmp_path / "bad.parquet")

@@ -90,10 +90,11 @@ def build(
     overwrite: bool = False,
     segment_rows: int = SEGMENT_ROWS,
     tenant: str | None = None,
+    workers: int | None = None,
     progress: Progress = lambda step, done: None,
 ) -> Built:
     """A new index from a Parquet file or a directory of them, made by a Ray cluster; see `Cluster.open` for
-    `address`. `path`, `texts` and the model must be seen by every node."""
+    `address`. `path`, `texts` and the model must be seen by every node. `workers` is the most processes."""
     whole_number("segment_rows", segment_rows, 1, MAX_ROWS)
     reading = reading or Reading()
     encoder = load_encoder(Path(model)) if isinstance(model, str | Path) else model
@@ -131,7 +132,7 @@ def build(
             rows = sum(task.rows for task in tasks)
             done = rows - sum(task.rows for task in todo)
             progress("encoding", done / rows)
-            for task, _ in _each(make_segment, todo, str(stage), manifest, reading, stored):
+            for task, _ in _each(make_segment, todo, str(stage), manifest, reading, stored, workers=workers):
                 done += task.rows
                 progress("encoding", done / rows)
             progress("checking", 0.0)
@@ -227,7 +228,9 @@ def is_done(path: Path, task: Task, shape: CodeShape) -> bool:
     return True
 
 
-def _each(function: Callable[..., Any], items: Sequence[Item], *common: Any) -> Iterator[tuple[Item, Any]]:
+def _each(
+    function: Callable[..., Any], items: Sequence[Item], *common: Any, workers: int | None = None
+) -> Iterator[tuple[Item, Any]]:
     """(item, function(item, *common)) for every item, as they finish; a process that dies is replaced.
 
     If items fail, the error of the first of them is raised.
@@ -239,8 +242,8 @@ def _each(function: Callable[..., Any], items: Sequence[Item], *common: Any) -> 
     running: dict[Any, int] = {}
     failed: dict[int, RbegirError] = {}
     try:
-        while running or waiting:
-            while waiting and not failed and len(running) < AHEAD:
+        while running or waiting or failed:
+            while waiting and not failed and len(running) < (workers or AHEAD):
                 number = waiting.popleft()
                 running[remote.remote(items[number], *shared)] = number
             if failed and min(failed) < min(running.values(), default=len(items)):

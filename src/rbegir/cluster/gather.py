@@ -162,14 +162,14 @@ class Gatherer:
                 columns[name][wanted[shard]] = own_columns[name]
         return rows[of_place], ids[of_place], {name: column[of_place] for name, column in columns.items()}
 
-    def hits(self, found: Candidates, scores: KeyScores, request: SearchRequest, **more: Any) -> Hits:
+    def hits(self, found: Candidates, code_scores: KeyScores, request: SearchRequest, **more: Any) -> Hits:
         """What is stored of the hits, with their scores, and the share of the keywords that was searched."""
         answered = sum(self.view.keywords_of[shard] for shard in self._answered)
         searched = answered / self.view.keywords if self.view.keywords else 1.0
         rows, ids, columns = self._stored(found.positions[found.positions >= 0], self._names(request))
         return Hits.of(
             found,
-            scores(found.keys),
+            code_scores(found.keys),
             rows,
             ids,
             texts=columns.pop("text") if request.texts else None,

@@ -93,12 +93,12 @@ def _line(x: float, xs: list[float], ys: list[float]) -> float:
 
 def slowest(delays: Sequence[float], shards: int, usual_ms: float | None = None) -> Floats:
     """[DRAWS] the largest of `shards` delays in ms, given by their quantiles; hedged if the usual time is."""
-    quantiles, grid = np.array(delays), np.linspace(0, 1, len(delays))
-    drawn: Floats = LATENESS ** (1 / shards)
+    quantiles, grid = np.array(delays, np.float64), np.linspace(0, 1, len(delays))
+    drawn = LATENESS ** (1 / shards)
     if usual_ms is None:
         return np.asarray(np.interp(drawn, grid, quantiles))
     again = np.interp(HEDGE_QUANTILE, grid, quantiles) + usual_ms
-    x = np.concatenate([quantiles, quantiles + again])
+    x: Floats = np.concatenate([quantiles, quantiles + again])
     x = np.sort(np.concatenate([np.nextafter(x, -np.inf), x]))  # F' may jump: its value before and after
     later = (1 - np.interp(x, quantiles, grid)) * (1 - np.interp(x - again, quantiles, grid))
     return np.asarray(np.interp(drawn, 1 - later, x))
