@@ -28,8 +28,16 @@ def from_bools(flags: npt.NDArray[np.bool_]) -> Mask:
 
 def from_bytes(raw: npt.NDArray[np.uint8], offset: int, count: int) -> Mask:
     """`count` bits from bit `offset` on, lowest bit of a byte first, as Arrow stores flags → mask."""
-    every = np.unpackbits(raw, count=offset + count, bitorder="little")
-    return from_bools(every[offset:].view(np.bool_))
+    if offset:
+        every = np.unpackbits(raw, count=offset + count, bitorder="little")
+        return from_bools(every[offset:].view(np.bool_))
+    size = -(-count // 8)
+    mask = empty(count)
+    inside = mask.view(np.uint8)
+    inside[:size] = raw[:size]
+    if count % 8:  # the bits behind the last one may hold anything
+        inside[size - 1] &= (1 << count % 8) - 1
+    return mask.view("<u8").astype(np.uint64, copy=False)
 
 
 def to_bools(mask: Mask | None, count: int) -> npt.NDArray[np.bool_]:
