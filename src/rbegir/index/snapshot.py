@@ -12,7 +12,7 @@ list would be longer. For each segment the manifest names the file and how many 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -236,16 +236,13 @@ class Snapshot:
 
     def rows(self, places: Positions) -> Int64s:
         """The rows of keywords, all of which must exist."""
-        found = np.zeros(places.segment.size, np.int64)
-        for number, where in places.by_segment:
-            found[where] = self.segments[number].segment.rows(places.position[where])
-        self.check_mapped()
-        return found
+        return self._gathered(places, np.int64, lambda one, at: one.rows(at))
 
     def ids(self, places: Positions) -> npt.NDArray[Any]:
         """The ids of keywords, all of which must exist: int64, or str objects."""
-        found = self.array("id", places)
-        return _objects(found) if self.manifest.id_type == "string" else int64_numpy(found)
+        if self.manifest.id_type == "string":
+            return self._gathered(places, object, lambda one, at: _objects(one.ids(at)))
+        return self._gathered(places, np.int64, lambda one, at: int64_numpy(one.ids(at)))
 
     def codes(self, places: Positions) -> Codes:
         """The codes of keywords, all of which must exist."""
@@ -258,7 +255,8 @@ class Snapshot:
 
     def column(self, name: str, places: Positions) -> npt.NDArray[Any]:
         """A column as Python objects; None where `array` has a null."""
-        return _objects(self.array(name, places))
+        dtype = self.types()[name]
+        return self._gathered(places, object, lambda one, at: _objects(read_column(one, name, dtype, at)))
 
     def array(self, name: str, places: Positions) -> pa.Array:
         """A column, or the ids; null for keywords that do not exist and where a segment lacks the column."""
@@ -275,9 +273,15 @@ class Snapshot:
 
     def sizes(self, names: Sequence[str], places: Positions) -> Int64s:
         """The bytes of these columns for each keyword."""
-        found = np.zeros(places.segment.size, np.int64)
+        return self._gathered(places, np.int64, lambda one, at: one.sizes(names, at))
+
+    def _gathered(
+        self, places: Positions, dtype: Any, read: Callable[[Segment, Int64s], npt.NDArray[Any]]
+    ) -> npt.NDArray[Any]:
+        """What `read` gives for keywords of each segment, in the order of the places; None or 0 elsewhere."""
+        found = np.full(places.segment.size, None if dtype is object else 0, dtype)
         for number, where in places.by_segment:
-            found[where] = self.segments[number].segment.sizes(names, places.position[where])
+            found[where] = read(self.segments[number].segment, places.position[where])
         self.check_mapped()
         return found
 
