@@ -1,18 +1,19 @@
 """What a person would find: the first five hits for ten everyday queries among Debian packages, judged.
 
-    python benchmarks/everyday.py find PACKAGES FOUND.json --model plain=DIR --model taught=DIR
+    python benchmarks/everyday.py find PACKAGES FOUND.json --model plain=DIR --model taught=DIR --transformer
     python benchmarks/everyday.py sheet FOUND.json SHEET.json
     python benchmarks/everyday.py count FOUND.json SHEET.json OUT.json
 
 `find` searches texts.txt of PACKAGES (`tools/packages.py`) with each model as a user would (reranked, if the
-model has a reranker) and by its codes alone, with all-MiniLM-L6-v2 by the cosine of its float vectors, and
-with BM25 and tri-letter cosine. `sheet` writes every pair of query and package once, shuffled and without the
-methods that found it. The judge replaces each null by true or false:
+model has a reranker) and by its codes alone, with BM25 and tri-letter cosine, and with `--transformer` also
+with all-MiniLM-L6-v2 by the cosine of its float vectors. `sheet` writes every pair of query and package once,
+shuffled and without the methods that found it. The judge replaces each null by true or false:
 
     useful   somebody who types the query to find software would be glad to see this package: it does what the
              query asks for, or is a main part or front end of something that does. Plug-ins, bindings,
              documentation, language packs and debugging symbols of such software are not useful, and neither
-             are games or tools that only share a word with the query.
+             are games or tools that only share a word with the query. For "machine learning", libraries are
+             useful too.
 
 `count` adds up the useful hits of each method.
 """
@@ -67,13 +68,14 @@ def by_minilm(queries: pa.Array, texts: pa.Array) -> np.ndarray[Any, np.dtype[np
     return np.argsort(-(asked @ stored.T), axis=1, kind="stable")[:, :HITS]
 
 
-def find(folder: Path, models: dict[str, Path]) -> dict[str, Any]:
+def find(folder: Path, models: dict[str, Path], *, transformer: bool) -> dict[str, Any]:
     queries, texts = pa.array(QUERIES), corpus_texts(read_texts(folder / "texts.txt"))
     methods: dict[str, Find] = {
         "BM25": by_scorer(BM25()),
         "tri-letter cosine": by_scorer(TriletterCosine()),
-        "all-MiniLM-L6-v2": by_minilm,
     }
+    if transformer:
+        methods["all-MiniLM-L6-v2"] = by_minilm
     for name, path in models.items():
         model = Model.load(path)
         methods[f"{name}, codes"] = by_scorer(ModelScorer(model))
@@ -115,11 +117,13 @@ def main() -> None:
     parser.add_argument("step", choices=["find", "sheet", "count"])
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--model", action="append", default=[], help="NAME=DIRECTORY")
+    parser.add_argument("--transformer", action="store_true")
     args = parser.parse_args()
     *given, out = args.files
     made: Any
     if args.step == "find":
-        made = find(given[0], {name: Path(path) for name, path in (m.split("=", 1) for m in args.model)})
+        models = {name: Path(path) for name, path in (m.split("=", 1) for m in args.model)}
+        made = find(given[0], models, transformer=args.transformer)
     else:
         read = [json.loads(path.read_text(encoding="utf-8")) for path in given]
         made = sheet(read[0]) if args.step == "sheet" else count(read[0], read[1])

@@ -141,6 +141,7 @@ def benchmarks() -> Json:
         "gpu": gpu,
         "serve": load("serve"),
         "filters": load("filters"),
+        "growth": load("growth"),
         "rerank": load("rerank"),
         "encode": load("encode-cpu"),
         "encode_gpu": load("encode-h200"),
