@@ -142,6 +142,7 @@ def benchmarks() -> Json:
         "serve": load("serve"),
         "filters": load("filters"),
         "growth": load("growth"),
+        "everyday": load("everyday"),
         "rerank": load("rerank"),
         "encode": load("encode-cpu"),
         "encode_gpu": load("encode-h200"),
