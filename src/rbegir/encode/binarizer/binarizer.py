@@ -175,8 +175,10 @@ class Binarizer:
     def encode_keywords(self, X: Any, *, notify: Callable[[int, int], None] | None = None) -> Codes:
         """Codes of vectors [count, dims] to be stored; `notify` is called with (vectors encoded, all)."""
         rows = self._rows(X)
-        moves = WORK // self.n if self.moves is None else self.moves
         gram, planes = self.learned_.gram, self.keyword_planes
+        moves = self.moves
+        if moves is None:
+            moves = self.n // 2 if len(self.learned_.steps) else WORK // self.n
         parts, done = [], 0
         for form, start in ahead(self._prepared(rows)):
             found = learn.search(form, gram, planes, moves, start)
@@ -306,8 +308,8 @@ class Binarizer:
     def __sklearn_is_fitted__(self) -> bool:
         return "fingerprint_" in self.__dict__
 
-    def _chosen(self, seen: Floats, asked: Floats | None) -> tuple[tuple[int, int], float]:
-        """The shape (n, planes) and κ that find the most among held-out rows, if there is a choice."""
+    def _chosen(self, seen: Floats, asked: Floats | None) -> tuple[tuple[int, int], float, int]:
+        """The shape (n, planes), κ and digits that find most among held-out rows, if there is a choice."""
         n, planes = self.__dict__["n"], self.__dict__["keyword_planes"]
         possible = [(n or default_n(seen.shape[1]), planes)]
         if self.bytes is not None:
@@ -317,15 +319,21 @@ class Binarizer:
                 raise InputError(
                     f"no code of n = {n} takes {self.bytes} bytes", hint="leave n out, and fitting chooses it"
                 )
-        choices = [(shape, bend) for shape in possible for bend in (BENDS if self.metric == "l2" else (0.0,))]
+        bends, width = (BENDS, seen.shape[1] + 1) if self.metric == "l2" else ((0.0,), seen.shape[1])
+        choices = [
+            (shape, bend, digits)
+            for shape in possible
+            for bend in bends
+            for digits in sorted({0, learn.digit_count(width, *shape) if self.rounds else 0})
+        ]
         if len(choices) == 1 or len(seen) < ENOUGH:
             return choices[0]
         rows = seen[np.random.default_rng(self.seed).permutation(len(seen))[:TRIAL_ROWS]]
 
-        def recall(choice: tuple[tuple[int, int], float]) -> float:
+        def recall(choice: tuple[tuple[int, int], float, int]) -> float:
             trial = Binarizer(**self.get_params())
             trial._learn(rows, asked, *choice, min(self.rounds, TRIAL_ROUNDS))
-            return float(trial.expected["recall@10"]) + (AHEAD if choice == choices[0] else 0)
+            return float(trial.expected["recall@10"]) + (AHEAD if choice[:2] == choices[0][:2] else 0)
 
         return max(choices, key=recall)
 
@@ -335,6 +343,7 @@ class Binarizer:
         asked: Floats | None,
         shape: tuple[int, int],
         bend: float,
+        digits: int,
         rounds: int,
         notify: Callable[[float], None] | None = None,
     ) -> None:
@@ -349,7 +358,16 @@ class Binarizer:
         moment = learn.second_moment(likely, around_mean=self.metric != "l2")
         relative = self.metric != "cosine"
         learned = learn.learn(
-            keywords, queries, centre, moment, *shape, rounds, self.seed, relative=relative, notify=notify
+            keywords,
+            queries,
+            centre,
+            moment,
+            *shape,
+            rounds,
+            self.seed,
+            relative=relative,
+            digits=digits,
+            notify=notify,
         )
         likely = likely[:AMONG]
         values = nearest(product(likely, learned.query), self.query_planes)
@@ -377,7 +395,9 @@ class Binarizer:
         learned, space = self.learned_, self.space_
         for block in unit_blocks(rows, bring=space.bring):
             keywords = space.keywords(block)
-            start = learn.rounded(product(keywords - learned.mean, learned.guess), self.keyword_planes)
+            y, planes = product(keywords - learned.mean, learned.guess), self.keyword_planes
+            digits = len(learned.steps) > 0
+            start = learn.in_digits(y, planes, learned.steps) if digits else learn.rounded(y, planes)
             yield learn.terms(keywords, space.queries(block), learned), start
 
     def _rows(self, X: Any) -> Any:
@@ -392,7 +412,7 @@ class Binarizer:
         """Store what fitting learned, and name it."""
         dims, n = len(space.shift) + (space.metric == "l2"), shape[0]
         shapes = ((dims,), (dims, dims), (dims, n), (dims, n), (n, n), (dims, n), (3,))
-        if tuple(array.shape for array in learned) != shapes:
+        if tuple(array.shape for array in learned[:-1]) != shapes or learned.steps.ndim != 1:
             raise InputError(f"the tensors {Learned._fields} of a binarizer must be {shapes}")
         self.n_features_in_, self.shape_ = len(space.shift), shape
         self.space_, self.learned_, self.scoring_ = space, learned, scoring
@@ -417,6 +437,8 @@ class Binarizer:
         tensors["along"] = np.trim_zeros(self.learned_.along, "b")
         if not len(tensors["along"]):
             del tensors["along"]
+        if not len(tensors["steps"]):
+            del tensors["steps"]
         if self.metric != "cosine":
             tensors["space"] = np.append(self.space_.shift, [self.space_.scale, self.space_.bend])
         return tensors

@@ -38,6 +38,12 @@ and those of small variance with none. Scalar quantisers, which round each dimen
 
 For one plane that is the sign. For more planes b is y/s rounded to odd integers. The best step s differs from
 row to row: several are tried, spread around the one that suits a Gaussian, and each row keeps its best.
+
+*Digits.* From about 5 bits per dimension on, learning finds worse decoders than the one that writes numbers
+with digits: A = κ·[R, R/B, R/B² …], B = 2^P, R a rotation. The first part of a code is x·R/s rounded to odd
+integers, each further part what the rounding before it left, times B. Finer digits are as good as random and
+make up most of ‖b‖, by which the score divides. So several steps s near each other are tried, and the one
+for which s·‖b‖ is nearest to κ is kept; a few moves do the rest. Fitting measures both ways on held-out rows.
 """
 
 from collections.abc import Callable
@@ -60,6 +66,9 @@ ROUNDS = 7
 # The step of a uniform quantiser with 2^P levels that suits a unit Gaussian best, in units of half a level.
 GAUSSIAN_STEP = {1: 0.798, 2: 0.498, 3: 0.293, 4: 0.1676, 5: 0.0943, 6: 0.0524, 7: 0.0288, 8: 0.0157}
 SPREAD = 2.0 ** np.linspace(-0.6, 0.6, 13)
+HIGH_RATE, MOST_BITS = 5, 12  # bits per dimension: from how many on digits are tried, how many they write
+REACH = 3.5  # the largest number that digits write, in units of the spread of the coordinates
+STEPS = np.linspace(0.9, 1.1, 16)  # that are tried for each vector
 
 
 class Learned(NamedTuple):
@@ -72,6 +81,7 @@ class Learned(NamedTuple):
     gram: Floats  # [n, n] = AᵀA
     query: Floats  # [dims, n]: q' = q·query; its transpose decodes
     along: Floats  # [3]: w, c and r of the error along the vector
+    steps: Floats = np.zeros(0, np.float32)  # of digits: how many, the ‖b‖ of step 1, steps; else empty
 
 
 class Terms(NamedTuple):
@@ -167,20 +177,20 @@ def learn(
     seed: int,
     *,
     relative: bool,
+    digits: int = 0,
     notify: Callable[[float], None] | None = None,
 ) -> Learned:
     """A decoder for vectors as keywords and as queries [rows, dims]; `moment` weighs errors by direction.
 
-    `relative`: the shortfall of codes is proportional to the vectors, not the same for all. `notify` is
-    called with the share of the rounds that is done.
+    `relative`: the shortfall of codes is proportional to the vectors, not the same for all. `digits`: how
+    many digits write a number, instead of rounds of learning, or 0. `notify` is called with the share of
+    the rounds that is done.
     """
     centred: Floats = keywords - centre
     covariance = second_moment(keywords)
     forward, back = metric(moment, METRIC_POWER)
     mapped: Floats = centred @ forward
-    a = start_frame(np.asarray(forward @ covariance @ forward, np.float32), n, seed)
-    codes: Floats = nearest(mapped @ a, planes).astype(np.float32)
-    guess = np.zeros((len(forward), n), np.float32)
+    guess, steps = np.zeros((len(forward), n), np.float32), np.zeros(0, np.float32)
 
     def result(weight: float) -> Learned:
         query: Floats = back @ a
@@ -194,8 +204,15 @@ def learn(
                 short = float(np.mean(meant - reached))
         gram = np.ascontiguousarray(a.T @ a)
         along = np.asarray([weight, short, share], np.float32)
-        return Learned(centre, forward, forward @ a, guess, gram, query, along)
+        return Learned(centre, forward, forward @ a, guess, gram, query, along, steps)
 
+    if digits:
+        a, scaled, steps = digit_frame(mapped, n, planes, digits, seed)
+        guess = forward @ scaled
+        codes = in_digits(mapped @ scaled, planes, steps)
+        return result(ALONG)
+    a = start_frame(np.asarray(forward @ covariance @ forward, np.float32), n, seed)
+    codes = nearest(mapped @ a, planes).astype(np.float32)
     a = decoder(mapped, codes)
     for turn in range(rounds):
         now = result(ALONG if turn >= SETTLED else 0.0)
@@ -205,6 +222,46 @@ def learn(
             notify((turn + 1) / rounds)
     guess = forward @ least_squares(mapped, directions(codes))
     return result(ALONG)
+
+
+def digit_count(dims: int, n: int, planes: int) -> int:
+    """How many digits of `planes` bits a code of n dimensions has for each number of a vector; 0: too few."""
+    count = min(n // dims, MOST_BITS // planes)
+    return count if count > 1 and n * planes >= HIGH_RATE * dims else 0
+
+
+def digit_frame(mapped: Floats, n: int, planes: int, count: int, seed: int) -> tuple[Floats, Floats, Floats]:
+    """The decoder A [dims, n] for `count` digits, what scales vectors for `in_digits` and its steps."""
+    dims, size, base = mapped.shape[1], n // count, 2.0**planes
+    worth = base ** -np.arange(count)  # of a digit
+    turned = rotation(size, seed)[:dims]
+    spread = float(np.sqrt(np.sum(mapped**2, dtype=np.float64) / (len(mapped) * size)))
+    step = max(REACH * spread / ((base - 1) * worth.sum()), 1e-30)
+    a, scaled = np.zeros((2, dims, n), np.float32)
+    a[:, : count * size] = np.hstack([turned * one for one in worth])
+    scaled[:, :size] = turned / step
+    steps = np.asarray([count, 0, 1], np.float32)
+    lengths = np.linalg.norm(in_digits(mapped @ scaled, planes, steps), axis=1)
+    steps = np.asarray([count, lengths.mean(), *STEPS], np.float32)
+    found: Floats = directions(in_digits(mapped @ scaled, planes, steps)) @ a.T
+    fit = float(np.sum(found * mapped)) / max(float(np.sum(found * found)), 1e-30)
+    return np.asarray(a * fit, np.float32), scaled, steps
+
+
+def in_digits(y: Floats, planes: int, steps: Floats) -> Floats:
+    """y [count, n], whose first columns are numbers, written with digits: a start for a search."""
+    count, meant, size = int(steps[0]), steps[1], y.shape[1] // int(steps[0])
+    best, least = np.ones_like(y), np.full(len(y), np.inf, np.float32)
+    codes = np.ones_like(y)
+    for step in steps[2:]:
+        rest = y[:, :size] / step
+        for first in range(0, count * size, size):
+            digit = codes[:, first : first + size] = odd(rest, planes)
+            rest = (rest - digit) * np.float32(2**planes)
+        missed = np.abs(np.sqrt(dots(codes, codes)) * step - meant)
+        better = missed < least
+        best[better], least[better] = codes[better], missed[better]
+    return best
 
 
 def odd(y: Floats, planes: int) -> Floats:
