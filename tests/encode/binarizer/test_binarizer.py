@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import rbegir
+from rbegir.encode.binarizer import Binarizer, learn
 from rbegir.encode.binarizer.binarizer import KIND, best_shape, shapes
 from rbegir.encode.binarizer.vectors import rerank
 from rbegir.encode.directory import write_pair
@@ -221,3 +224,50 @@ def test_the_best_shape_depends_on_the_spectrum() -> None:
     flat = rng.standard_normal((4000, 64)).astype(np.float32)
     assert best_shape(flat, 16) == (128, 1)
     assert best_shape(flat * np.arange(1, 65, dtype=np.float32) ** -0.8, 16) == (64, 2)
+
+
+def digits_by_fractions(y: np.ndarray, planes: int, count: int, step: float) -> list[int]:
+    """Numbers [size] written with `count` digits of odd integers, in exact arithmetic."""
+    limit, found = 2**planes - 1, []
+    rest = [Fraction(float(value)) / Fraction(step) for value in y]
+    for _ in range(count):
+        digit = [max(-limit, min(limit, 2 * math.floor(value / 2) + 1)) for value in rest]
+        rest = [(value - d) * 2**planes for value, d in zip(rest, digit, strict=True)]
+        found += digit
+    return found
+
+
+@pytest.mark.parametrize(("planes", "count"), [(4, 2), (3, 2), (2, 4)])
+def test_digits_write_what_the_rounding_before_them_left(planes: int, count: int) -> None:
+    size, n = 5, 5 * count + 1
+    y = np.zeros((40, n), np.float32)
+    y[:, :size] = np.random.default_rng(0).integers(-4000, 4000, (40, size)) / np.float32(256)
+    found = learn.in_digits(y, planes, np.asarray([count, 0, 2], np.float32))  # a step that divides exactly
+    for row, code in zip(y, found, strict=True):
+        assert code.tolist() == [*digits_by_fractions(row[:size], planes, count, 2.0), 1]
+
+
+def test_of_several_steps_the_length_that_is_meant_decides() -> None:
+    y = np.random.default_rng(1).standard_normal((50, 16)).astype(np.float32) * 8
+    steps = (0.5, 1.0, 2.0)
+    ways = [learn.in_digits(y, 4, np.asarray([2, 0, step], np.float32)) for step in steps]
+    missed = [np.abs(np.linalg.norm(b, axis=1) * step - 30) for b, step in zip(ways, steps, strict=True)]
+    chosen = np.argmin(missed, axis=0)
+    assert len(set(chosen)) > 1
+    found = learn.in_digits(y, 4, np.asarray([2, 30, *steps], np.float32))
+    assert np.array_equal(found, np.stack(ways)[chosen, np.arange(50)])
+
+
+def test_a_high_rate_takes_digits_and_keeps_them_on_disk(tmp_path: Path) -> None:
+    x = np.random.default_rng(2).standard_normal((3000, 30)).astype(np.float32)
+    binarizer = Binarizer(n=64, keyword_planes=4, moves=16).fit(x)
+    assert int(binarizer.learned_.steps[0]) == 2
+    near = binarizer.inverse_transform(binarizer.encode_keywords(x))
+    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    assert np.mean(np.sum(near * unit, axis=1)) > 0.9995
+    binarizer.save(tmp_path / "digits")
+    same = Binarizer.load(tmp_path / "digits")
+    assert same.fingerprint == binarizer.fingerprint
+    assert same.encode_keywords(x[:99]) == binarizer.encode_keywords(x[:99])
+    plain = Binarizer(n=64, keyword_planes=2, moves=16).fit(x)
+    assert not len(plain.learned_.steps)

@@ -71,7 +71,7 @@ class Binarizer:
     keyword_planes     bits per dimension of a stored keyword: n · keyword_planes / 8 bytes each
     rounds             turns of learning; 0 is the start: a random rotation, rounded, one least squares
     moves              of the search for the best code of a keyword, beyond the nearest local optimum: more is
-                       better and slower; None takes about the same time for any n
+                       better and slower; None takes about the same time for any n, and less for digits
     seed               of the random rotation and of the sample that fitting looks at
     bytes              of a stored keyword: fitting chooses `keyword_planes`, and `n` if it is None
     metric             what orders keywords: "cosine", "ip" (inner product) or "l2" (Euclidean distance)
@@ -412,7 +412,7 @@ class Binarizer:
         """Store what fitting learned, and name it."""
         dims, n = len(space.shift) + (space.metric == "l2"), shape[0]
         shapes = ((dims,), (dims, dims), (dims, n), (dims, n), (n, n), (dims, n), (3,))
-        if tuple(array.shape for array in learned[:-1]) != shapes or learned.steps.ndim != 1:
+        if tuple(array.shape for array in learned[:-1]) != shapes or len(learned.steps) in (1, 2):
             raise InputError(f"the tensors {Learned._fields} of a binarizer must be {shapes}")
         self.n_features_in_, self.shape_ = len(space.shift), shape
         self.space_, self.learned_, self.scoring_ = space, learned, scoring
