@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from rbegir.base import disk
 from rbegir.errors import FileError, InputError, LockedError
 from rbegir.index import format as file_format
 from rbegir.index import segment
@@ -222,3 +223,34 @@ def test_progress_counts_what_is_encoded(tmp_path: Path, segment_rows: int) -> N
         unknown = [pa.record_batch({"text": [f"last {i}" for i in range(12)]})]
         fill(index, unknown, progress=report)  # nobody knows how many are to come
     assert reports == [(10, None), (12, None), (12, None)]
+
+
+def test_a_long_file_is_copied_and_synced_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change beside a compaction waits for one piece at most, and not for a whole segment."""
+    monkeypatch.setattr(file_format, "BUFFER", 2 * file_format.BLOCK)
+    monkeypatch.setattr(file_format, "SYNC_BYTES", 8 * file_format.BLOCK)
+    write, sync = disk.write, disk.sync
+    writes: list[int] = []
+    unsynced: list[int] = [0]  # bytes at every moment
+
+    def counted(descriptor: int, data: disk.Buffer) -> None:
+        writes.append(len(data))
+        unsynced.append(unsynced[-1] + len(data))
+        write(descriptor, data)
+
+    def synced(descriptor: int) -> None:
+        unsynced.append(0)
+        sync(descriptor)
+
+    monkeypatch.setattr(disk, "write", counted)
+    monkeypatch.setattr(disk, "sync", synced)
+    given = np.random.default_rng(1).integers(0, 256, 100 * file_format.BLOCK + 5, np.uint8)
+    with file_format.FileWriter(tmp_path / "x", file_format.FileKind.SEGMENT) as writer:
+        writer.section("long", given)
+        stamp = writer.finish({})
+    assert max(writes) <= 3 * file_format.BLOCK
+    assert max(unsynced) <= 10 * file_format.BLOCK
+    assert unsynced[-1] == 0
+    file = file_format.File(tmp_path / "x", file_format.FileKind.SEGMENT, stamp)
+    assert not [*file.damage()]
+    assert np.array_equal(file.section("long").view(np.uint8, given.size), given)

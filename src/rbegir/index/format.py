@@ -56,6 +56,7 @@ ALIGN = 64
 HEADER = struct.Struct("<8sHHII")
 FOOTER = struct.Struct("<QQQIII")
 BUFFER = 256 * BLOCK  # bytes collected before a write
+SYNC_BYTES = 8 * BUFFER  # bytes written before a sync: few enough that a change beside it waits only shortly
 DIRECTORY_LIMIT = 1 << 28  # a directory is read whole, so its size is bounded
 # 256 columns take at most 0.6 MB; the rest is enough for 68,000 segments of at most 236 bytes, which hold
 # 3·10¹⁰ keywords even if every segment is just too large to be merged
@@ -98,12 +99,17 @@ def map_file(path: Path, most: int | None = None) -> Mapping:
 
 
 class FileWriter:
-    """Writes one file front to back; `finish` makes it durable. Nothing refers to an unfinished file."""
+    """Writes one file front to back; `finish` makes it durable. Nothing refers to an unfinished file.
+
+    A long file is copied and synced piece by piece, so that a change in another thread never waits long: for
+    the interpreter, or because the file system writes the whole file when the change syncs its own.
+    """
 
     def __init__(self, path: Path, kind: FileKind) -> None:
         self.path, self.kind = path, kind
         self._pending = bytearray()
         self._size = 0  # bytes appended so far, including pending ones
+        self._unsynced = 0  # bytes written since the last sync
         self._sums: list[npt.NDArray[np.uint32]] = []
         self._sections: dict[str, list[int]] = {}
         self._descriptor = disk.create(path)
@@ -158,9 +164,10 @@ class FileWriter:
 
     def _append(self, data: disk.Buffer) -> None:
         self._size += len(data)
-        self._pending += data
-        if len(self._pending) >= BUFFER:
-            self._flush(everything=False)
+        for start in range(0, len(data), BUFFER):
+            self._pending += data[start : start + BUFFER]
+            if len(self._pending) >= BUFFER:
+                self._flush(everything=False)
 
     def _flush(self, *, everything: bool) -> None:
         ready = len(self._pending) if everything else len(self._pending) // BLOCK * BLOCK
@@ -170,6 +177,10 @@ class FileWriter:
         self._sums.append(crc32c_blocks(data, BLOCK, np.arange(-(-ready // BLOCK), dtype=np.int64)))
         disk.write(self._descriptor, data)
         del self._pending[:ready]
+        self._unsynced += ready
+        if self._unsynced >= SYNC_BYTES and not everything:  # `finish` syncs the rest
+            disk.sync(self._descriptor)
+            self._unsynced = 0
 
 
 class File:
