@@ -153,8 +153,15 @@ def title_task(runner: Runner, vectors: Any, queries: Any, relevant: np.ndarray,
         (runner.out / "accuracy-title-task.json").write_text(json.dumps(result, indent=1) + "\n")
 
 
+def _key(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["method"], row["budget_bytes"], row["seed"]
+
+
 def merge(source: Path, out: Path) -> None:
-    """Add rows that OUT does not hold yet to its files, with the machines they were measured on."""
+    """Add rows that OUT does not hold yet to its files, with the machines they were measured on.
+
+    A row from before the cosine was among the scores gives way to a new one.
+    """
     for path in sorted(source.glob("**/accuracy-vectors-*.json")):
         added, target = json.loads(path.read_text()), out / path.name
         if not target.exists():
@@ -163,12 +170,16 @@ def merge(source: Path, out: Path) -> None:
         result = json.loads(target.read_text())
         if result["vectors"] != added["vectors"]:
             raise SystemExit(f"{path} holds figures of other vectors than {target}")
-        have = {(row["method"], row["budget_bytes"], row["seed"]) for row in result["cells"]}
-        fresh = [r for r in added["cells"] if (r["method"], r["budget_bytes"], r["seed"]) not in have]
-        used = sorted({row["host"] for row in fresh})
-        place = {host: len(result["hosts"]) + i for i, host in enumerate(used)}
-        result["cells"] += [{**row, "host": place[row["host"]]} for row in fresh]
-        result["hosts"] += [added["hosts"][host] for host in used]
+        fresh = {_key(row): row for row in added["cells"]}
+        for row in result["cells"]:
+            if "metric" in row:
+                fresh.pop(_key(row), None)
+        kept = [(row, result["hosts"]) for row in result["cells"] if _key(row) not in fresh]
+        every = kept + [(row, added["hosts"]) for row in fresh.values()]
+        machines = list({id(hosts[row["host"]]): hosts[row["host"]] for row, hosts in every}.values())
+        place = {id(host): at for at, host in enumerate(machines)}
+        result["cells"] = [{**row, "host": place[id(hosts[row["host"]])]} for row, hosts in every]
+        result["hosts"] = machines
         result["summary"] = accuracy.summary(result["cells"])
         target.write_text(json.dumps(result, indent=1) + "\n")
         print(f"{target}: {len(fresh)} rows added")

@@ -9,6 +9,7 @@ that has marks (<!-- results: … -->) fills the part between them; the others a
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ import plan_figures
 from plan_figures import RESULTS, ROOT, load
 
 from rbegir.errors import InputError
+from rbegir.lab.bench.accuracy import spread
 from rbegir.lab.figures import Json, Stat, big, environment
 from rbegir.lab.plan import Wish, plan
 from rbegir.lab.reproduce.job import read_results
@@ -188,13 +190,41 @@ def vectors() -> Json:
         half = "" if spread["half_width"] is None else f" ± {spread['half_width']:.3f}"
         return f"{spread['mean']:.3f}{half}"
 
-    def best_peer(name: str) -> Json:
-        peers = [row for method in METHODS if (row := at(name, method)) and "ahead" in row]
-        return min(peers, key=lambda row: row["ahead"]["mean"])
+    def lead(name: str, size: int, ours: str, peer: Json) -> Json | None:
+        """recall@10 of ours minus a peer's: over the seeds that both have, the mean and its interval."""
+        found: dict[str, dict[int, float]] = {ours: {}, peer["method"]: {}}
+        for c in results[name]["cells"]:
+            if c["budget_bytes"] == size and c["method"] in found:
+                found[c["method"]][c["seed"]] = c["recall@10"]
+        mine, theirs = found.values()
+        both = sorted(mine.keys() & theirs.keys())
+        return spread([mine[seed] - theirs[seed] for seed in both]) if both else None
+
+    def best_peer(name: str, size: int | None = None, most: float = math.inf) -> Json | None:
+        """The peer that the Binarizer leads by least, among those that store at most `most` bytes.
+
+        One that keeps a float16 copy is another class.
+        """
+        rows = [row for method in METHODS if (row := at(name, method, size)) and method != "sign_rescore"]
+        peers = [row for row in rows if "ahead" in row and row["bytes"] <= most]
+        return min(peers, key=lambda row: row["ahead"]["mean"], default=None)
+
+    def leads() -> Iterator[Json]:
+        """For each set and size, the leads over the best peer of that size, and over a better larger one."""
+        for name, (title, usual) in VECTOR_SETS.items():
+            for size in budgets(name):
+                fits, best = best_peer(name, size, size), best_peer(name, size)
+                for peer in (fits, best) if best != fits else (fits,):
+                    if peer is None:
+                        continue
+                    reranked = lead(name, size, "binarizer_reranked", peer)
+                    one = {"title": title, "bytes": size, "peer": peer, "dagger": dagger(name, peer)}
+                    yield {**one, "usual": size == usual, "plain": peer["ahead"], "reranked": reranked}
 
     def compared(name: str) -> list[str]:
         """Methods in the table of all sizes: the default Binarizer and the peers."""
-        shown = [m for m in METHODS if m == "binarizer" or not m.startswith("binarizer")]
+        ours = ("binarizer", "binarizer_reranked")
+        shown = [m for m in METHODS if m in ours or not m.startswith("binarizer")]
         return [m for m in shown if any(at(name, m, size) for size in budgets(name))]
 
     return {
@@ -208,6 +238,7 @@ def vectors() -> Json:
         "budgets": budgets,
         "half_width": half_width,
         "best_peer": best_peer,
+        "leads": list(leads()),
         "short": lambda method: METHODS[method.removesuffix("_16").removesuffix("_32")].split(",")[0],
         "compared": compared,
         "mean": lambda rows, key: statistics.fmean(row[key] for row in rows),

@@ -71,8 +71,6 @@ def test_books_learned_in_torch_are_as_good_as_those_of_faiss() -> None:
         codec = Residual.learned(train, 4, "cpu", seed, codewords=64)
         assert [book.shape for book in codec.books] == [(64, 24)] * 4
         assert ((codec.decode(rest) - rest) ** 2).mean() == pytest.approx(theirs, rel=0.03)
-    if not torch.cuda.is_available():
-        assert quantizers.rq(train, rest, 40, 0) is None  # hours on a CPU
     outcome = quantizers.residual_in_torch(train, rest, 2, 0, "cpu")
     assert outcome.code_bytes == 2
     assert outcome.decoded is not None
@@ -250,9 +248,16 @@ def test_rows_of_several_runs_are_merged(tmp_path: Path) -> None:
     script = runpy.run_path(str(ROOT / "benchmarks" / "vector_sets.py"))
     vectors = np.random.default_rng(1).standard_normal((900, 40)).astype(np.float32)
     name = "accuracy-vectors-set.json"
-    for folder, methods in (("out", ("scalar",)), ("runs/a", ("scalar", "pq")), ("runs/b", ("rq", "prq"))):
+    for folder, methods in (
+        ("out", ("scalar", "pq")),
+        ("runs/a", ("scalar", "pq")),
+        ("runs/b", ("rq", "prq")),
+    ):
         (tmp_path / folder).mkdir(parents=True)
         accuracy.measure(vectors, methods=methods, query_count=50, bits=(1,), out=tmp_path / folder / name)
+    known = json.loads((tmp_path / "out" / name).read_text())
+    del known["cells"][1]["metric"]  # as measured before the cosine was among the scores
+    (tmp_path / "out" / name).write_text(json.dumps(known))
     script["merge"](tmp_path / "runs", tmp_path / "out")
     result = json.loads((tmp_path / "out" / name).read_text())
     rows = [(row["method"], row["setting"], row["host"]) for row in result["cells"]]
