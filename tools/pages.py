@@ -126,7 +126,8 @@ def benchmarks() -> Json:
         (found,) = (c for c in result["cells"] if all(c[key] == value for key, value in wanted.items()))
         return dict(found)
 
-    hits = load("hits")
+    hits = load("hits-cpu")
+    hits["rows"] = load("hits")["rows"] + hits["rows"]  # all titles, on a GPU
 
     def method(name: str) -> dict[str, Json]:
         return {row["task"]: row for row in hits["rows"] if row["method"] == name}
