@@ -319,12 +319,13 @@ class Binarizer:
                 raise InputError(
                     f"no code of n = {n} takes {self.bytes} bytes", hint="leave n out, and fitting chooses it"
                 )
-        bends, width = (BENDS, seen.shape[1] + 1) if self.metric == "l2" else ((0.0,), seen.shape[1])
+        bends = BENDS if self.metric == "l2" else (0.0,)
+        may_digits = self.rounds > 0 and self.metric == "cosine"  # others need lengths
         choices = [
             (shape, bend, digits)
             for shape in possible
             for bend in bends
-            for digits in sorted({0, learn.digit_count(width, *shape) if self.rounds else 0})
+            for digits in sorted({0, learn.digit_count(seen.shape[1], *shape) if may_digits else 0})
         ]
         if len(choices) == 1 or len(seen) < ENOUGH:
             return choices[0]

@@ -44,6 +44,7 @@ with digits: A = κ·[R, R/B, R/B² …], B = 2^P, R a rotation. The first part 
 integers, each further part what the rounding before it left, times B. Finer digits are as good as random and
 make up most of ‖b‖, by which the score divides. So several steps s near each other are tried, and the one
 for which s·‖b‖ is nearest to κ is kept; a few moves do the rest. Fitting measures both ways on held-out rows.
+With the metrics ip and l2, lengths of vectors count too, so that only the learned decoder is used there.
 """
 
 from collections.abc import Callable
