@@ -261,7 +261,7 @@ def test_errors_are_one_line_and_a_hint(built: Path, tmp_path: Path) -> None:
         (["search", built, "x", "--mode", "fast"], "mode must be one of exact, paper", ""),
         (["search", built, "???"], "", ""),
         (["index", "delete", built], "there are no ids to delete", "--from FILE"),
-        (["index", "delete", built, "--from", tmp_path / "no"], "cannot read", ""),
+        (["index", "delete", built, "--from", tmp_path / "no"], "no cannot be read: No such file", ""),
         (["index", "verify", tmp_path], "it has no MANIFEST", "create one with"),
         (["index", "info", __file__], "it is a file, and an index is a directory", "create one with"),
         (

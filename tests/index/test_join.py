@@ -205,6 +205,12 @@ def test_refusals(tmp_path: Path) -> None:
             index.neighbors()
         with pytest.raises(InputError, match="k must be"):
             index.neighbors(0)
+        with pytest.raises(InputError, match=r"as Parquet, but .*j\.csv has the suffix of another") as caught:
+            write_pairs(
+                tmp_path / "j.csv", index.joining(None, 3, None, texts=False), open_backend("cpu", 64, 2)
+            )
+        assert caught.value.hint.endswith("j.parquet")
+        assert not (tmp_path / "j.csv").exists()
         with pytest.raises(InputError, match="min_score must be a finite number, got '2'"):
             index.join(index, min_score="2")  # type: ignore[arg-type]
         with pytest.raises(InputError, match="min_score must be a finite number, got nan"):

@@ -133,6 +133,14 @@ def test_vectors_and_texts_in_each_others_place(tmp_path: Path) -> None:
     _refused(InputError, "a Binarizer encodes vectors, not texts", lambda: index.add(["a text"]))
 
 
+def test_texts_in_numpy_arrays(index: Index) -> None:
+    texts = ["red shoes", "blue"]
+    expected = index.search(texts, k=3)
+    for kind in (str, object):
+        found = index.search(np.array(texts, kind), k=3)
+        assert found.ids.tolist() == expected.ids.tolist()
+
+
 def test_creating_what_cannot_be(tmp_path: Path) -> None:
     path = tmp_path / "x.rbe"
     for kind, message, arguments in [

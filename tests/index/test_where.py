@@ -327,3 +327,15 @@ def test_masks_are_kept_and_not_mixed_up(tmp_path: Path) -> None:
         for _ in range(2):
             for limit in range(40):
                 assert _passing(index, f"price < {limit}") == list(range(limit))
+
+
+@pytest.mark.parametrize("zone", [None, "UTC", "Europe/Paris"])
+def test_a_time_without_an_offset_is_one_of_the_columns_zone(tmp_path: Path, zone: str | None) -> None:
+    days = [datetime.datetime(2022, 12, 31, 23, 59, 59), datetime.datetime(2023, 1, 1)]
+    when = pc.assume_timezone(pa.array(days, pa.timestamp("us")), zone) if zone else pa.array(days)
+    with Index.create(tmp_path / "t.rbe", HashEncoder()) as index:
+        index.add(["before", "after"], attributes={"at": when})
+        for asked in ("2023-01-01", "2023-01-01 00:00:00"):
+            assert index.count(where=f"at >= '{asked}'") == 1
+        with pytest.raises(FilterError, match="which 'soon' is not"):
+            index.count(where="at < 'soon'")

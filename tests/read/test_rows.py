@@ -196,11 +196,40 @@ def test_texts_with_ids_and_attributes(tmp_path: Path, kind: str) -> None:
     assert "--text-column" in caught.value.hint
 
 
-def test_attributes_that_change_their_type(tmp_path: Path) -> None:
-    rows = b"".join(b"some text\t%d\n" % i for i in range(400_000))
-    path = put(tmp_path / "t.tsv", b"text\tprice\n" + rows + b"text\tcheap\n")
-    with pytest.raises(InputError, match=r"t\.tsv cannot be parsed: .*column #1.*cheap"):
+@pytest.mark.parametrize(
+    ("first", "last", "kind"),
+    [("%d", "cheap", "whole numbers"), ("%d", "1.5", "whole numbers"), ("%d.5", "x", "numbers")],
+)
+def test_attributes_that_change_their_type(tmp_path: Path, first: str, last: str, kind: str) -> None:
+    rows = "".join(f"some text\t1\t{first % i}\n" for i in range(400_000)).encode()
+    path = put(tmp_path / "t.tsv", b"text\tsize\tprice\n" + rows + f"text\t1\t{last}\n".encode())
+    with pytest.raises(
+        InputError, match=rf"the column 'price' of .*t\.tsv holds {kind} .* but '{last}' later"
+    ) as caught:
         read_texts(path).read_all()
+    assert "--columns" in caught.value.hint
+    assert read_texts(path, columns=["size"]).read_all().column_names == ["text", "size"]
+    assert read_texts(path, columns=[]).read_all().num_rows == 400_001
+
+
+@blocks_of(1000)
+def test_json_ids_of_two_types(tmp_path: Path) -> None:
+    path = put(tmp_path / "t.jsonl", b'{"text": "a", "id": 1}\n{"text": "b", "id": "b"}\n')
+    assert read_texts(path).read_all()["id"].to_pylist() == ["1", "b"]
+    late = put(tmp_path / "u.jsonl", b'{"text": "a", "id": 1}\n' * 100 + b'{"text": "b", "id": "b"}\n')
+    assert read_texts(late, id_type="string").read_all()["id"].to_pylist() == ["1"] * 100 + ["b"]
+    with pytest.raises(InputError, match="an id that is not a whole number: 'b'") as caught:
+        read_texts(late).read_all()
+    assert "--id-type string" in caught.value.hint
+    texts = put(tmp_path / "v.jsonl", b'{"text": "a", "id": "1"}\n{"text": "b", "id": "2"}\n')
+    assert read_texts(texts).read_all()["id"].to_pylist() == ["1", "2"]
+
+
+@blocks_of(1000)
+def test_json_columns_that_are_not_asked_for_may_come_late(tmp_path: Path) -> None:
+    lines = [b'{"text": "a", "price": %d}' % i for i in range(100)]
+    path = put(tmp_path / "t.jsonl", b"\n".join([*lines, b'{"text": "b", "price": 1, "colour": "red"}']))
+    assert read_texts(path, columns=["price"]).read_all().num_rows == 101
 
 
 @blocks_of(1000)

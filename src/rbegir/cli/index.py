@@ -68,7 +68,7 @@ def build(
 ) -> None:
     """Encode all texts or vectors and store them in a new index; other columns become attributes.
 
-    The index appears when it is complete. An interrupted build leaves nothing behind; with --cluster, its
+    The index appears when it is complete. An interrupted build leaves no index behind; with --cluster, its
     finished parts are kept beside it, and the same command resumes from them.
     """
     vectors = _are_vectors(sources[-1], vector_column)
@@ -167,7 +167,8 @@ def delete(
         try:
             wanted += ids_from.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise FileError(f"cannot read {ids_from}: {error}") from error
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise FileError(f"{ids_from} cannot be read: {reason}") from error
     if not wanted and where is None and (tenant is None or ids_from):
         raise InputError(
             "there are no ids to delete", hint="give ids, --from FILE with one id per line, or --where"

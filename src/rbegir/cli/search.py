@@ -191,11 +191,11 @@ def mine(
     import pyarrow.parquet as pq
 
     from rbegir.base import disk
-    from rbegir.index.join import new_file
+    from rbegir.index.join import new_parquet
     from rbegir.index.mine import mining
     from rbegir.read.pairs import read_pairs
 
-    path, count = new_file(out), 0
+    path, count = new_parquet(out), 0
     stream = read_pairs(
         pairs, query_column=query_column, keyword_column=keyword_column, weight_column=None, strict=strict
     )

@@ -242,7 +242,7 @@ def write_pairs(path: Path, join: Join, backend: Backend, progress: Progress | N
     """
     import pyarrow.parquet as pq
 
-    path = new_file(path)
+    path = new_parquet(path)
     stage = path.with_name(f".{path.name}.joining")
     done = list(itertools.accumulate(positions.size for _, positions in join.queries.spans(join.rows)))
     parts = [stage / f"part-{number:08d}.parquet" for number in range(len(done))]
@@ -284,6 +284,16 @@ def new_file(path: Path) -> Path:
     if not path.parent.is_dir():
         raise FileError(f"there is no directory {path.parent} to write to")
     return path
+
+
+def new_parquet(path: Path) -> Path:
+    """The absolute path of a Parquet file to create; a name that promises another format is refused."""
+    if path.suffix.lower() in (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".txt", ".gz"):
+        raise InputError(
+            f"the file is written as Parquet, but {path} has the suffix of another format",
+            hint=f"name it {path.with_suffix('.parquet')}",
+        )
+    return new_file(path)
 
 
 def _offsets(state: Snapshot) -> dict[Segment, int]:

@@ -241,6 +241,8 @@ def query_texts(queries: Any) -> list[str] | None:
     """Queries as a list of texts; None if they are vectors."""
     if isinstance(queries, str):
         return [queries]
+    if isinstance(queries, np.ndarray) and queries.ndim == 1 and queries.dtype.kind in "OUT":
+        queries = queries.tolist()
     if isinstance(queries, (list, tuple)) and all(isinstance(query, str) for query in queries):
         return list(queries)
     return None
@@ -355,8 +357,9 @@ def encode_queries(model: Encoder, queries: Any) -> Codes:
 
 def _checked(model: Encoder, queries: Any) -> Any:
     """Queries as a list of texts, or as the vectors that a Binarizer takes."""
-    if isinstance(queries, str):
-        queries = [queries]
+    texts = query_texts(queries)
+    if texts is not None:
+        queries = texts
     elif isinstance(queries, np.ndarray) and queries.ndim == 1:
         queries = queries[None]
     if not takes_vectors(model):

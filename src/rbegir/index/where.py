@@ -29,6 +29,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple, NoReturn
 
 import pyarrow as pa
@@ -291,10 +292,13 @@ class Parser:
         """
         raw, family = value.value, _family(column.type)
         if family == "time" and isinstance(raw, str):
-            try:
+            zone = getattr(column.type, "tz", None)
+            with suppress(pa.ArrowInvalid):
                 return pa.scalar(raw).cast(column.type)
-            except pa.ArrowInvalid:
-                self._fail(f"{column.name} is {column.type}, which {raw!r} is not", value.at)
+            with suppress(pa.ArrowInvalid):
+                if zone:  # a time without an offset is one of the column's zone
+                    return pc.assume_timezone(pa.scalar(raw).cast(pa.timestamp(column.type.unit)), zone)
+            self._fail(f"{column.name} is {column.type}, which {raw!r} is not", value.at)
         if family == "text" and isinstance(raw, str):
             return pa.scalar(raw, pa.string())
         if family == "bool" and isinstance(raw, bool):

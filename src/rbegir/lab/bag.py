@@ -120,7 +120,7 @@ class BagEncoder(ABC):
                 raise TextError(
                     f"{self.noun} at position {number * ENCODE + known.index([])} has no word of the model's "
                     "vocabulary",
-                    hint="drop it first",
+                    hint="leave it out",
                 )
             yield self.network.of_words(known)
 

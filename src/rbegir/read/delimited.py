@@ -41,6 +41,8 @@ from rbegir.read.source import (
 
 WRONG_FIELDS = "wrong number of fields"
 _MARKER = "\U0010ffff"
+_MISFIT = re.compile(r"In CSV column #(\d+): .*conversion error to (\S+): invalid value '(.*)'", re.DOTALL)
+_KINDS = {"int64": "whole numbers", "double": "numbers", "bool": "truth values"}
 _WRONG = re.compile("[\udc80-\udcff]+")  # what errors="surrogateescape" makes of bytes that are not UTF-8
 
 
@@ -54,7 +56,7 @@ class DelimitedSource(Source):
         with ByteStream(path) as stream:
             text = _Utf8(stream, path)
             try:
-                self.columns = self._open(text, (), lambda row: "skip", others=True).schema.names
+                self.columns = self._open(text, (), lambda row: "skip", None).schema.names
             except pa.ArrowInvalid as error:
                 if "Empty CSV file" in str(error):
                     raise InputError(f"{path} is empty", hint=EMPTY) from None
@@ -78,7 +80,7 @@ class DelimitedSource(Source):
         with ByteStream(self.path) as stream:
             start = 0
             text = _Utf8(stream, self.path, last)
-            for batch in self._open(text, asked.names, skip, others=asked.others):
+            for batch in self._batches(self._open(text, asked.names, skip, asked.others)):
                 if text.repaired:
                     for name in asked.names:
                         broken = pc.replace_substring(batch.column(name), _MARKER.encode(), b"\xff")
@@ -110,8 +112,24 @@ class DelimitedSource(Source):
                 line = reader.line_num if reader else line
         return f"line {line:,}"
 
+    def _batches(self, reader: pyarrow.csv.CSVStreamingReader) -> Iterator[pa.RecordBatch]:
+        """What the reader reads; a value that does not fit the type of its column is explained."""
+        try:
+            yield from reader
+        except pa.ArrowInvalid as error:
+            found = _MISFIT.search(str(error))
+            if not found:
+                raise
+            column, kind, value = self.columns[int(found[1])], found[2], found[3]
+            raise InputError(
+                f"the column {column!r} of {self.path} holds {_KINDS.get(kind, kind)} in its first rows, "
+                f"but {value!r} later",
+                hint="the first rows decide its type: use Parquet, write all of its values alike, "
+                "or leave it out with --columns (columns= in Python)",
+            ) from None
+
     def _open(
-        self, text: _Utf8, names: Sequence[str], skip: object, *, others: bool
+        self, text: _Utf8, names: Sequence[str], skip: object, others: Sequence[str] | None
     ) -> pyarrow.csv.CSVStreamingReader:
         quoting = {"quote_char": '"', "double_quote": True} if self._quoted else {"quote_char": False}
         return pyarrow.csv.open_csv(
@@ -124,7 +142,7 @@ class DelimitedSource(Source):
                 **quoting,
             ),
             convert_options=pyarrow.csv.ConvertOptions(
-                include_columns=None if others else names,
+                include_columns=None if others is None else [*names, *others],
                 column_types={name: pa.binary() for name in names},
             ),
         )

@@ -23,7 +23,16 @@ import pyarrow as pa
 from pyarrow.types import is_floating, is_integer
 
 from rbegir.errors import InputError
-from rbegir.read.source import EMPTY, NOT_UTF8, Block, ByteStream, FileRequest, Source, line_blocks
+from rbegir.read.source import (
+    EMPTY,
+    NOT_UTF8,
+    Block,
+    ByteStream,
+    FileRequest,
+    Source,
+    line_blocks,
+    not_whole,
+)
 
 NOT_JSON = "not a JSON object"
 WRONG_TYPE = "wrong type of value"
@@ -50,13 +59,18 @@ class JsonLinesSource(Source):
             if any("\ud800" <= character <= "\udfff" for character in name):  # see _lines
                 raise InputError(f"{path} has a column whose name is {NOT_UTF8}: {name!r}")
         self._types = {name: _infer([row.get(name) for row in rows]) for name in self.columns}
+        # columns with a text among the first values: as ids, all of their values are texts
+        self._texts = {name for row in rows for name, value in row.items() if isinstance(value, str)}
 
     def blocks(self, asked: FileRequest) -> Iterator[Block]:
         # types that all values fit: numbers become float64, since 1 may be followed by 0.5
         numbers = {name for name, kind in self._types.items() if is_integer(kind) or is_floating(kind)}
         types = {name: pa.float64() if name in numbers else pa.string() for name in asked.names}
-        if asked.others:
-            types = {name: types.get(name, self._types[name]) for name in self.columns}
+        others = self.columns if asked.others is None else asked.others
+        types |= {name: self._types[name] for name in others if name not in types}
+        if asked.ids is not None:
+            name, kind = asked.ids
+            types[name] = pa.string() if kind == "string" or name in self._texts else types[name]
         with ByteStream(self.path) as stream:
             start = 0
             for block in line_blocks(stream, self.path):
@@ -73,7 +87,7 @@ class JsonLinesSource(Source):
         for number, row in zip(lines, _parse([*lines.values()]), strict=True):
             if row is None:
                 asked.malformed(number, NOT_JSON)
-            elif asked.others and not row.keys() <= types.keys():
+            elif asked.others is None and not row.keys() <= types.keys():
                 late = next(name for name in row if name not in types)
                 raise InputError(
                     f"{self.path}: the column {late!r} first appears at {self.place(number)}, "
@@ -85,7 +99,10 @@ class JsonLinesSource(Source):
                 kept.append(number)
         columns, wrong = {}, dict[int, str]()
         for name, kind in types.items():
-            columns[name], refused = _column([row.get(name) for row in rows], kind)
+            values = [row.get(name) for row in rows]
+            if asked.ids is not None and name == asked.ids[0]:
+                values = self._ids(values, kind)
+            columns[name], refused = _column(values, kind)
             wrong = refused | wrong
         batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
         if wrong:
@@ -94,6 +111,15 @@ class JsonLinesSource(Source):
             good = [i for i in range(len(rows)) if i not in wrong]
             batch, kept = batch.take(pa.array(good, pa.int64())), [kept[i] for i in good]
         return batch, kept
+
+    def _ids(self, values: list[Any], kind: pa.DataType) -> list[Any]:
+        """Ids of one type: whole numbers become texts; where numbers are expected, a text is an error."""
+        if pa.types.is_string(kind):
+            return [str(value) if type(value) is int else value for value in values]
+        text = next((value for value in values if isinstance(value, str)), None)
+        if text is not None and is_integer(kind):
+            raise not_whole(self.path, repr(text))
+        return values
 
 
 def _lines(block: bytes, start: int = 0) -> dict[int, str]:

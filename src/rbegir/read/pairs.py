@@ -27,9 +27,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rbegir.errors import InputError
 from rbegir.read.rows import Checker, Stream, as_binary, id_texts, number_column, reject_long, text_column
-from rbegir.read.source import Source, attributes_of, open_source, require_columns
+from rbegir.read.source import Source, attributes_of, not_whole, open_source, require_columns
 
 GRADES = {"bad": 0.0, "fair": 1.0, "good": 2.0, "excellent": 3.0}
 _SPELLINGS = {
@@ -99,11 +98,11 @@ class TextStream(Stream):
     """Texts as RecordBatches: `text` (string), `id` if the file has it, then its other columns."""
 
     what = "text"
-    _others = True
 
     def __init__(self, source: Source, reading: Reading) -> None:
         super().__init__(source, strict=reading.strict)
         self._text, self._id, self._id_type = reading.text_column, reading.id_column, reading.id_type
+        self._others = None
         chosen = attributes_of(source, (self._text, self._id), reading.columns)
         self.has_ids = self._id in source.columns
         self._order = [self._text, *([self._id] if self.has_ids else []), *chosen]
@@ -111,6 +110,10 @@ class TextStream(Stream):
         self._names = [self._text]
         if self.has_ids and {".csv", ".tsv"} & {suffix.lower() for suffix in source.path.suffixes}:
             self._names.append(self._id)  # as text: inferred numbers would lose leading zeros
+        elif self.has_ids:
+            self._ids = (self._id, self._id_type)
+        if reading.columns is not None:
+            self._others = [name for name in self._order if name not in self._names]
         self.attributes = tuple(chosen)
 
     def _convert(self, batch: pa.RecordBatch, checker: Checker) -> pa.RecordBatch:
@@ -120,13 +123,13 @@ class TextStream(Stream):
             if name != self._id:
                 reject_long(column, checker)
         if self.has_ids:
-            columns[self._id] = self._ids(columns[self._id], checker)
+            columns[self._id] = self._as_ids(columns[self._id], checker)
         renamed = {self._text: "text", self._id: "id"}
         return pa.RecordBatch.from_arrays(
             list(columns.values()), names=[renamed.get(name, name) for name in columns]
         )
 
-    def _ids(self, column: pa.Array, checker: Checker) -> pa.Array:
+    def _as_ids(self, column: pa.Array, checker: Checker) -> pa.Array:
         """Ids of the type asked for; without one, text of CSV and TSV is read by its first block."""
         if pa.types.is_binary(column.type):
             column = id_texts(column, checker)
@@ -139,10 +142,7 @@ class TextStream(Stream):
         try:
             return column.cast(self._id_type)
         except pa.ArrowInvalid as error:
-            raise InputError(
-                f"{self.path} has an id that is not a whole number: {str(error).splitlines()[0]}",
-                hint="--id-type string reads all ids as texts (id_type= in Python)",
-            ) from None
+            raise not_whole(self.path, str(error).splitlines()[0]) from None
 
 
 def _grades(column: pa.Array, name: str, path: Path) -> pa.DoubleArray:

@@ -60,7 +60,7 @@ class ParquetSource(Source):
         self.rows = sum(group.rows for group in self.groups)
 
     def blocks(self, asked: FileRequest) -> Iterator[Block]:
-        columns = None if asked.others else list(asked.names)
+        columns = None if asked.others is None else [*asked.names, *asked.others]
         behind, rows = 0, sum(group.rows for group in self.groups)
         with pq.ParquetFile(self.path) as file:
             for group in self.groups:

@@ -9,7 +9,7 @@ normalise to letters, rare scripts) go through the tokeniser.
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -83,7 +83,8 @@ class Stream(ABC):
 
     what = "row"  # the name of a row in errors
     _names: list[str]  # the columns to read
-    _others = False  # whether the other columns are read too
+    _others: Sequence[str] | None = ()  # further columns, with their types; None: all
+    _ids: tuple[str, str | None] | None = None  # see FileRequest
 
     def __init__(self, source: Source, *, strict: bool) -> None:
         self.path: Path = source.path
@@ -129,7 +130,7 @@ class Stream(ABC):
                 malformed[number] = reason
 
         with reading(self.path):
-            for block in self._source.blocks(FileRequest(self._names, note, self._others, wanted)):
+            for block in self._source.blocks(FileRequest(self._names, note, self._others, self._ids, wanted)):
                 if wanted is not None and block.batch.num_rows:
                     block = _only(block, wanted)
                 checker = Checker(block.batch.num_rows)

@@ -45,7 +45,8 @@ class FileRequest(NamedTuple):
 
     names: Sequence[str]  # columns, whose text is not interpreted
     malformed: Malformed  # called for each malformed row
-    others: bool = False  # whether the other columns are read too, with the file's types or inferred ones
+    others: Sequence[str] | None = ()  # columns read with the file's types or inferred ones; None: all
+    ids: tuple[str, str | None] | None = None  # the column of ids among them, and the type asked for
     wanted: Wanted | None = None  # blocks without a wanted row need not be read
 
 
@@ -174,6 +175,13 @@ def reading(path: Path) -> Iterator[None]:
         if "straddling object" in reason:
             raise InputError(f"{path} has a row longer than {BLOCK_BYTES >> 20} MB") from None
         raise InputError(f"{path} cannot be parsed: {reason}") from None
+
+
+def not_whole(path: Path, found: str) -> InputError:
+    return InputError(
+        f"{path} has an id that is not a whole number: {found}",
+        hint="--id-type string reads all ids as texts (id_type= in Python)",
+    )
 
 
 def require_columns(source: Source, wanted: Sequence[tuple[str, str]]) -> None:

@@ -168,7 +168,7 @@ def test_texts_without_words_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     texts[777] = texts[800] = "?!"
     with pytest.raises(TextError, match=r"^text at position 777 has no letter and no digit") as caught:
         native.planes(texts)
-    assert caught.value.hint == "drop it first"
+    assert caught.value.hint == "leave it out"
     texts[777] = 7  # type: ignore[call-overload]
     with pytest.raises(TextError, match=r"^text at position 777 is not a str but int"):
         native.planes(texts)

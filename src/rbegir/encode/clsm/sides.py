@@ -105,6 +105,8 @@ class NativeSide:
 
 
 def _blocks(texts: TextInput) -> Iterator[tuple[int, _core.Texts]]:
+    if isinstance(texts, np.ndarray):
+        texts = texts.tolist()
     for start in range(0, len(texts), BLOCK):
         arm()
         yield start, text_views(texts[start : start + BLOCK], start)
@@ -119,7 +121,7 @@ def no_words(position: int) -> TextError:
     """The error for a text that has nothing to encode."""
     return TextError(
         f"text at position {position} has no letter and no digit, so there is nothing to encode",
-        hint="drop it first",
+        hint="leave it out",
     )
 
 
