@@ -5,8 +5,8 @@
 Keywords are random codes of 16 bytes with ids and texts of about 18 bytes, added in commits of a million. At
 each of several sizes a new process opens the index and measures it. Then the index is compacted while another
 thread changes it, measured again, and served over HTTP. `anonymous_mb` is memory that is not a mapped file,
-which the system could not take back. The first change of a process is reported apart from the others: it takes
-the lock, and PyArrow imports pandas in it where pandas is installed.
+which the system could not take back. The first change of a process is reported apart from the others: it
+takes the lock, and PyArrow imports pandas in it where pandas is installed.
 
 How this can mislead: the files were just written, so most of them lie in the page cache, as they do in a
 service that runs; after a restart of the machine the first search reads them from the disk.

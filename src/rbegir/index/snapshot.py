@@ -93,12 +93,13 @@ class Snapshot:
     """The segments of one state, ordered by row."""
 
     def __init__(self, directory: Path, manifest: Manifest, before: Snapshot | None = None) -> None:
-        """Open the files of a manifest; segments that `before` has open are shared with it."""
+        """Open the files of a manifest; those that `before` has open are shared with it."""
         self.manifest = manifest
-        opened = {}
+        opened, opened_deletes = {}, {}
         if before is not None:
             opened = {(one.entry.file, one.entry.stamp): one.segment for one in before.segments}
-        deletes: dict[str, File] = {}
+            opened_deletes = {(name, file.stamp): file for name, file in before.deletes.items()}
+        self.deletes: dict[str, File] = {}
         expected = {**manifest.columns, "text": "string"}
         self.segments: list[LiveSegment] = []
         for entry in manifest.segments:
@@ -113,12 +114,13 @@ class Snapshot:
                 raise CorruptError(f"{segment.path} is damaged: its tenants are not those of the manifest")
             if segment.id_type != manifest.id_type:
                 raise CorruptError(f"{segment.path} is damaged: its ids are not {manifest.id_type}")
-            if entry.deletes is not None and entry.deletes not in deletes:
-                path = directory / entry.deletes
-                deletes[entry.deletes] = File(path, FileKind.DELETES, manifest.deletes[entry.deletes])
-            self.segments.append(LiveSegment(segment, entry, deletes.get(entry.deletes or "")))
-        self.deletes = deletes
-        self.files = [*deletes.values(), *(one.segment.file for one in self.segments)]
+            deletes = entry.deletes
+            if deletes is not None and deletes not in self.deletes:
+                stamp = manifest.deletes[deletes]
+                shared = opened_deletes.get((deletes, stamp))
+                self.deletes[deletes] = shared or File(directory / deletes, FileKind.DELETES, stamp)
+            self.segments.append(LiveSegment(segment, entry, self.deletes.get(deletes or "")))
+        self.files = [*self.deletes.values(), *(one.segment.file for one in self.segments)]
         self.tenants: dict[Any, Any] = {}  # the keywords of recent tenants; see tenant.py
         self.items: dict[str, tuple[Int64s, Int64s]] = {}  # the keywords by item; see maxsim.py
 
