@@ -141,10 +141,10 @@ def no_compacted_sync() -> Fault:
 def no_carried_deletes() -> Fault:
     """What is deleted while an index is compacted comes back with the new segments."""
 
-    def nothing(old: Any, now: Any, count: int) -> masks.Mask:
+    def nothing(compaction: Any, old: Any, now: Any, count: int) -> masks.Mask:
         return masks.empty(count)
 
-    return mock.patch.object(writer, "_carried_over", nothing)
+    return mock.patch.object(writer.Compaction, "_carried_over", nothing)
 
 
 def numbered_before_deletes() -> Fault:

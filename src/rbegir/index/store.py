@@ -342,6 +342,7 @@ class Index:
             with self._writing() as writer:
                 compaction = stack.enter_context(writer.compacting(self._snapshot))
             if compaction.write(stack.enter_context(reported(progress, "compacting"))):
+                compaction.prepare(self._snapshot)
                 with self._writing() as writer:
                     writer.swap(compaction, self._snapshot)
                     self._reopen(self._snapshot)

@@ -46,6 +46,7 @@ import numpy as np
 
 from rbegir.base import disk, masks
 from rbegir.errors import FileError, InputError, LockedError
+from rbegir.index.columns import Int64s
 from rbegir.index.manifest import DELETES_NAME, NEW, SEGMENT_NAME, UNNAMED, commit, prepare
 from rbegir.index.segment import MAX_ROWS, Entry, KeywordRows, LiveRows, write_segment
 from rbegir.index.snapshot import LiveSegment, Positions, Snapshot, write_deletes
@@ -298,6 +299,7 @@ class Compaction:
         self.temporary: list[Path] = []  # files to remove in the end
         self._groups: list[tuple[list[LiveSegment], Entry | None]] = []  # None: the one segment stays
         self._empty: set[str] = set()  # columns to drop
+        self._gone: dict[tuple[str, str | None], Int64s] = {}  # what `_deleted_since` has found
 
     def write(self, progress: Progress | None = None) -> bool:
         """Rewrite the live keywords into as few segments as possible; False if nothing would change.
@@ -338,6 +340,13 @@ class Compaction:
         self._empty = empty
         return True
 
+    def prepare(self, current: Snapshot) -> None:
+        """Find what was deleted until now, so that little is left to find while changes wait for the swap."""
+        later = {one.entry.file: one for one in current.segments}
+        for group, _ in self._groups:
+            for one in group:
+                self._deleted_since(one, later.get(one.entry.file))
+
     def swap(self, change: _Change, current: Snapshot) -> None:
         """Replace the rewritten segments in a later state; its deletes and new segments are kept."""
         later = {one.entry.file: one for one in current.segments}
@@ -347,7 +356,7 @@ class Compaction:
                 for one in filter(None, now):
                     change.keep(one.entry)
                 continue
-            dead = _carried_over(group, now, made.count)
+            dead = self._carried_over(group, now, made.count)
             if masks.size(dead) < made.count:
                 change.number(made, dead if dead.any() else None)
         for one in later.values():
@@ -356,22 +365,32 @@ class Compaction:
         columns = current.manifest.columns.items()
         change.commit(columns={name: kind for name, kind in columns if name not in self._empty - used})
 
+    def _carried_over(
+        self, old: Sequence[LiveSegment], now: Sequence[LiveSegment | None], count: int
+    ) -> masks.Mask:
+        """The positions, in a rewritten segment, of keywords that were live in `old` and are deleted now."""
+        starts = np.cumsum([0, *(one.entry.live for one in old)])
+        gone = [
+            start + self._deleted_since(before, after)
+            for start, before, after in zip(starts, old, now, strict=False)
+        ]
+        return masks.from_positions(np.concatenate(gone), count)
 
-def _carried_over(old: Sequence[LiveSegment], now: Sequence[LiveSegment | None], count: int) -> masks.Mask:
-    """The positions, in a rewritten segment, of keywords that were live in `old` and are deleted now.
+    def _deleted_since(self, before: LiveSegment, after: LiveSegment | None) -> Int64s:
+        """Which of the live keywords of a segment were deleted since, counted among the live ones.
 
-    A segment of `now` is None if it has no live keyword left.
-    """
-    gone = [np.zeros(0, np.int64)]
-    start = 0  # of the old segment's keywords in the new segment
-    for before, after in zip(old, now, strict=True):
-        if after is None or after.entry.deleted > before.entry.deleted:
+        `after` is None if the segment has no live keyword left.
+        """
+        if after is None:
+            return np.arange(before.entry.live)
+        if after.entry.deleted == before.entry.deleted:
+            return np.zeros(0, np.int64)
+        key = before.entry.file, after.entry.deletes
+        if key not in self._gone:
             size = before.entry.count
             live = masks.complement(before.dead(), size)
-            deleted = live if after is None else live & after.dead()
-            gone.append(start + masks.ranks(live, masks.to_positions(deleted, size)))
-        start += before.entry.live
-    return masks.from_positions(np.concatenate(gone), count)
+            self._gone[key] = masks.ranks(live, masks.to_positions(live & after.dead(), size))
+        return self._gone[key]
 
 
 def _remove(paths: Iterable[Path]) -> None:
