@@ -1,7 +1,7 @@
 """How a model is trained: the settings, and the two recipes.
 
 `default` is tuned for recall and AUC on unseen keywords; `paper` is the published setting (a tower for each
-side, 10 negatives by cross sampling, fixed γ, no dropout). Two settings depend on the number of pairs unless
+side with a start of its own, 10 negatives by cross sampling, fixed γ, no dropout). Two settings depend on the number of pairs unless
 they are given:
 
     batch_size   the largest power of two up to pairs / 80, from 512 to 16,384
@@ -47,6 +47,7 @@ class TrainConfig:
     rerank: bool = True  # fit a reranker on the held-out pairs, which needs the guide
     share_towers: bool = True  # of a preset; a shape of its own (`config`) says so itself
     spelling_start: bool = True  # codes rank by spelling before the first step, see twotower.py
+    equal_start: bool = True  # both sides start with the same parameters
     tolerance: float = 1.0  # standard errors of AUC that a later epoch may lack to be kept; 0: the best one
     precision: Precision = "auto"
     seed: int = 0
@@ -68,7 +69,7 @@ class TrainConfig:
             raise InputError(
                 f"gamma must be 'learned' or a number above 0 and at most {MAX_GAMMA:g}, got {self.gamma!r}"
             )
-        for name in ("rerank", "share_towers", "spelling_start"):
+        for name in ("rerank", "share_towers", "spelling_start", "equal_start"):
             if not isinstance(getattr(self, name), bool):
                 raise InputError(f"{name} must be True or False, got {getattr(self, name)!r}")
         if self.precision not in ("auto", "float32", "bfloat16"):
@@ -110,6 +111,7 @@ RECIPES: dict[str, TrainConfig] = {
         rerank=False,
         share_towers=False,
         spelling_start=False,
+        equal_start=False,
     ),
 }
 

@@ -280,7 +280,7 @@ def _learner(
     device: torch.device,
     rank: Rank | None = None,
 ) -> Learner:
-    model = TwoTower(shape)
+    model = TwoTower(shape, equal_start=settings.equal_start)
     if settings.spelling_start:
         grams = tokenize(sample, hash_buckets=shape.hash_buckets, threads=cpu_count())
         model.start_from_spelling(tower_batch(grams))

@@ -80,7 +80,7 @@ def _bernoulli(into: Tensor, *, share: float, generator: torch.Generator) -> Ten
 class TwoTower(nn.Module):
     """The model of a configuration, with fresh parameters drawn from torch's global generator."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, *, equal_start: bool = True) -> None:
         super().__init__()
         self.config = config
         own = not config.share_towers
@@ -89,11 +89,12 @@ class TwoTower(nn.Module):
         if config.share_towers:
             self.shared = _Part(config, tower=True, planes=None)
         self.dropout = nn.ModuleDict({"query": FeatureDropout(), "keyword": FeatureDropout()})
-        self._start_alike()
+        if equal_start:
+            self._start_equal()
 
     @torch.no_grad()
-    def _start_alike(self) -> None:
-        """Start both sides alike, so that even an untrained model ranks similar spellings high."""
+    def _start_equal(self) -> None:
+        """Start both sides with the same parameters, so that even an untrained model ranks by spelling."""
         query = self.query.state_dict()
         for name, value in self.keyword.state_dict().items():
             if name in query and query[name].shape == value.shape:
