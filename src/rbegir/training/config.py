@@ -1,8 +1,8 @@
 """How a model is trained: the settings, and the two recipes.
 
 `default` is tuned for recall and AUC on unseen keywords; `paper` is the published setting (a tower for each
-side with a start of its own, 10 negatives by cross sampling, fixed γ, no dropout). Two settings depend on the number of pairs unless
-they are given:
+side with a start of its own, 10 negatives by cross sampling, fixed γ, no dropout). Two settings depend on the
+number of pairs unless they are given:
 
     batch_size   the largest power of two up to pairs / 80, from 512 to 16,384
     epochs       as many as make STEPS steps, from 5 to 40; up to 100 where 40 make less than LEAST_STEPS

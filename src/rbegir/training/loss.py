@@ -57,6 +57,7 @@ from rbegir.evaluate.groups import contains
 INITIAL_GAMMA = 10.0
 MAX_GAMMA = 40.0  # exp(−γ) and 10⁹ exp(γ) are normal float32 numbers
 BLOCK = 1 << 25  # scores at a time: 128 MB
+GPU_BLOCK = 1 << 28  # 1 GB: with smaller blocks, a GPU waits for the host to launch its kernels
 SHARED_BY = 2  # threads of a pool
 
 Ints = npt.NDArray[np.int32]
@@ -155,7 +156,7 @@ class _InBatch(torch.autograd.Function):
         weight: Tensor,
         pool: Executor | None,
     ) -> tuple[Tensor, Tensor]:
-        rows = max(1, BLOCK // max(1, len(keyword)))
+        rows = max(1, (GPU_BLOCK if query.is_cuda else BLOCK) // max(1, len(keyword)))
         count = 1 if pool is None else max(1, min(SHARED_BY, len(query)))
 
         @torch.no_grad()

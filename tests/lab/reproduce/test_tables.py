@@ -61,8 +61,15 @@ def test_every_recipe_has_a_reference_gap_of_its_own() -> None:
         run("m_3", 0.94, 0.4),
         run("rbe_star", 0.9475, 0.45),
         *(
-            run(under(PAPER, name), auc, 0.3)
-            for name, auc in (("m_1", 0.93), ("m_3", 0.91), ("rbe_star", 0.92))
+            run(under(recipe, name), auc, 0.3) | {"history": [{"roc_auc": held_out}], "best_epoch": 1}
+            for recipe, name, auc, held_out in (
+                (PAPER, "m_1", 0.93, 0.96),
+                (PAPER, "m_3", 0.91, 0.94),
+                (PAPER, "rbe_star", 0.92, 0.95),
+                (f"{PAPER}, γ = 20", "m_1", 0.92, 0.95),
+                (f"{PAPER}, γ = 20", "m_3", 0.90, 0.93),
+                (f"{PAPER}, γ = 20", "rbe_star", 0.916, 0.951),
+            )
         ),
         *(
             run(under(PLAIN, name), auc, 0.3)
@@ -80,7 +87,8 @@ def test_every_recipe_has_a_reference_gap_of_its_own() -> None:
     assert [lift[f"m_1: float CLSM{end}"] for end in ("", f", {PAPER}", f", {PLAIN}")] == [100, 100, 100]
     text = remark(made, "Table 1")
     assert "rbe* closes 75 % of the gap" in text
-    assert "no guide), rbe* closes 50 %" in text
+    assert "no guide), rbe* closes 50 % with γ = 10, 80 % with γ = 20." in text
+    assert "the best γ is 20 for rbe*, 10 for m_3, 10 for m_1." in text
     assert "Without dropout and guide, rbe* closes 90 %" in text
     assert "m_5" not in text
     assert table["rows"][0]["epochs"] == 15

@@ -18,8 +18,10 @@ from rbegir.training.config import RECIPES, TrainConfig
 
 TABLES = ("1", "2", "3", "4", "5", "6", "7", "bytes")
 PAPER, PLAIN = "the paper's recipe", "no regularisation"
+OTHER_GAMMAS = {f"{PAPER}, γ = {gamma:g}": replace(RECIPES["paper"], gamma=gamma) for gamma in (5.0, 20.0)}
 OTHER_RECIPES = {
     PAPER: RECIPES["paper"],
+    **OTHER_GAMMAS,
     PLAIN: replace(RECIPES["default"], word_dropout=0.0, gram_dropout=0.0, feature_dropout=0.0, guide=0.0),
 }
 
@@ -113,6 +115,7 @@ def _rows(scale: Scale) -> list[ModelRow]:
             ModelRow(under(recipe, name), _shape(name, share_towers=settings.share_towers),
                 "1 7" if name == "rbe_star" else "1", settings, short=True, tier=1)
             for recipe, settings in OTHER_RECIPES.items()
+            if scale.short is not None or recipe not in OTHER_GAMMAS
             for name in ("rbe_star", "m_1", "m_3", *(("m_5", "m_2") if recipe == PAPER else ()))
         ),
     ]  # fmt: skip
