@@ -109,8 +109,6 @@ def _rows(scale: Scale) -> list[ModelRow]:
         ModelRow("m_2", _shape("m_2"), "1 2 3 bytes", tier=1),
         ModelRow("rbe_2", _shape("rbe_2"), "2 3 4 7 bytes", tier=1),
         ModelRow("rbe_3", _shape("rbe_3"), "2 3 4 bytes", tier=1),
-        ModelRow("64x1, 8-plane query", _shape("rbe_star", keyword_planes=1, query_planes=8),
-            "bytes", tier=1),
         *(
             ModelRow(under(recipe, name), _shape(name, share_towers=settings.share_towers),
                 "1 7" if name == "rbe_star" else "1", settings, short=True, tier=1)
@@ -157,6 +155,9 @@ def _rows(scale: Scale) -> list[ModelRow]:
         ModelRow("1 negative", star, "7", replace(default, negatives=1)),
     ]
     wide = [
+        ModelRow(
+            "64x1, 8-plane query", _shape("rbe_star", keyword_planes=1, query_planes=8), "bytes", tier=3
+        ),
         ModelRow("128x1, 3-plane query", _shape("rbe_star", n=128, keyword_planes=1), "bytes", tier=3),
         ModelRow("64x1, 3-plane query", _shape("rbe_star", keyword_planes=1), "bytes", tier=3),
     ]
