@@ -34,6 +34,7 @@ from rbegir.index.format import File, FileKind, FileWriter, Stamp
 from rbegir.index.manifest import MODEL, NAME, Manifest, read_manifest
 from rbegir.index.segment import Entry, LiveRows, Segment, read_column
 from rbegir.search.backend import Partition
+from rbegir.search.maxsim import ItemOrder
 
 BATCH_BYTES = 8 << 20  # of texts and attributes in an exported batch, and one more keyword
 
@@ -122,7 +123,7 @@ class Snapshot:
             self.segments.append(LiveSegment(segment, entry, self.deletes.get(deletes or "")))
         self.files = [*self.deletes.values(), *(one.segment.file for one in self.segments)]
         self.tenants: dict[Any, Any] = {}  # the keywords of recent tenants; see tenant.py
-        self.items: dict[str, tuple[Int64s, Int64s]] = {}  # the keywords by item; see maxsim.py
+        self.items: dict[str, ItemOrder] = {}  # the keywords by item; see maxsim.py
 
     @classmethod
     def open(cls, directory: Path, before: Snapshot | None = None) -> Snapshot:

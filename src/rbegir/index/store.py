@@ -387,7 +387,7 @@ class Index:
         its keywords. A query is what `search` takes as a batch: texts, vectors [vectors, dims], codes or
         integers; a list of such batches is several queries. `item` names the attribute that says to which
         item a keyword belongs. One row per item: query (its number), rank (from 1), item, score, and id, that
-        of its first keyword that passes. It runs on the CPU, wherever the index is searched otherwise.
+        of its first keyword that passes. Scores have the same bits on every device.
         """
         request = SearchRequest(whole_number("k", k), item=item, **filters)
         several = isinstance(queries, (list, tuple)) and query_texts(queries) is None
@@ -395,7 +395,7 @@ class Index:
         if not all(is_code(batch) for batch in batches):
             state, model = self._encoding()
             batches = [batch if is_code(batch) else encode_queries(model, batch) for batch in batches]
-        return maxsim(state, batches, request, self._searcher.threads)
+        return maxsim(state, batches, request, self._searcher)
 
     def neighbors(
         self,

@@ -4,10 +4,12 @@
     search_paper         the published selection and its certificate
     search_progressive   the first planes of all keywords, then all planes of the best
     rescore, keys_at     the best k among given positions, or their order keys
+    maxsim               the best k items by late interaction (`search.maxsim`)
     with_planes          a backend of the same kind for codes of another number of planes
 
-All backends return equal results, ties included. A new backend is one module with a subclass that has `_find`
-and `with_planes`, and a line in `open_backend`; it overrides the rest where it can be faster.
+All backends return equal results, ties included. A new backend is one module with a subclass that has
+`_find`, `_maxsim` and `with_planes`, and a line in `open_backend`; it overrides the rest where it can be
+faster.
 
 A progressive search of the first t of P planes reads t/P of the bytes. It is not exact: a keyword that the
 coarse score ranks below all `candidates` is missed. Recall with planes=1 on 2·10⁶ random codes of two planes,
@@ -29,6 +31,7 @@ from rbegir.codes import score
 from rbegir.codes.layout import check_keyword_planes, packed_bytes, unpack
 from rbegir.codes.planes import check_dimension
 from rbegir.errors import InputError, whole_number
+from rbegir.search.maxsim import ItemHits, ItemOrder
 from rbegir.search.missrate import MissCertificate
 from rbegir.search.paper import BLOCK, SelectionGeometry, select_paper, thread_sizes
 from rbegir.search.partition import (
@@ -143,6 +146,15 @@ class Backend(ABC):
                 keys[query, here] = score.keys(values[query : query + 1], codes)[0]
             begin += part.count
         return Candidates(keys, positions).best(k)
+
+    def maxsim(self, partitions: Sequence[Partition], values: Values, order: ItemOrder, k: int) -> ItemHits:
+        """The best k items for one query of several vectors, int16 [vectors, n]."""
+        parts, values, k = check_search(partitions, values, k, self.n, self.planes)
+        return self._maxsim(parts, values, order, k)
+
+    @abstractmethod
+    def _maxsim(self, parts: list[Partition], values: Values, order: ItemOrder, k: int) -> ItemHits:
+        """`maxsim` for checked arguments."""
 
     def search_paper(
         self,

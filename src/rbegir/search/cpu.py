@@ -16,6 +16,7 @@ from rbegir._native import _core, choose_isa
 from rbegir.base.devices import cpu_count
 from rbegir.errors import whole_number
 from rbegir.search.backend import Backend
+from rbegir.search.maxsim import ItemHits, ItemOrder, best_items
 from rbegir.search.partition import Candidates, Int64s, Limits, Partition, Values
 
 MAX_THREADS = 1024
@@ -47,6 +48,19 @@ class CpuBackend(Backend):
 
     def _rescore(self, parts: list[Partition], values: Values, positions: Int64s, k: int) -> Candidates:
         return self._run(_core.scan_rescore, parts, values, positions, min(k, positions.shape[1]))
+
+    def _maxsim(self, parts: list[Partition], values: Values, order: ItemOrder, k: int) -> ItemHits:
+        begins = np.cumsum([0, *(part.count for part in parts)]).tolist()
+        listed = [
+            (part.packed, part.count, part.mask, begin) for part, begin in zip(parts, begins, strict=False)
+        ]
+        items = len(order.starts) - 1
+        scores, firsts = np.empty(items), np.empty(items, np.int64)
+        _core.maxsim(
+            listed, values, order.positions, order.starts, scores, firsts,
+            planes=self.planes, threads=self.threads, isa=self.isa,
+        )  # fmt: skip
+        return best_items(np.arange(items), scores, firsts, k)
 
     def _run(self, scan: Callable[..., Any], parts: list[Partition], *arguments: Any) -> Candidates:
         return Candidates(*scan(parts, *arguments, planes=self.planes, threads=self.threads, isa=self.isa))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ from rbegir.codes import score
 from rbegir.codes.layout import unpack
 from rbegir.codes.planes import Codes
 from rbegir.search.backend import Backend
+from rbegir.search.maxsim import ItemHits, ItemOrder, add_up, best_items
 from rbegir.search.missrate import MissCertificate, certificate_of_threads
 from rbegir.search.paper import SelectionGeometry
 from rbegir.search.partition import Candidates, Int64s, Limits, Partition, Values, check_search
@@ -52,6 +54,19 @@ class ReferenceBackend(Backend):
             best = allowed[first_in_order(row[allowed], positions[allowed], k)]
             found.append((np.array([query]), Candidates(row[best][None], positions[best][None])))
         return Candidates.spread(len(values), found)
+
+    def _maxsim(self, parts: list[Partition], values: Values, order: ItemOrder, k: int) -> ItemHits:
+        """Item by item."""
+        codes = Codes.concat([unpack(part.packed, part.count, self.n, self.planes) for part in parts])
+        passes = np.concatenate([masks.to_bools(part.mask, part.count) for part in parts])
+        keywords = codes.values().astype(np.float64)
+        matches = keywords @ values.T.astype(np.float64) * (1 / np.sqrt((keywords**2).sum(axis=1)))[:, None]
+        best, firsts = np.zeros((len(order.starts) - 1, len(values))), np.full(len(order.starts) - 1, -1)
+        for item, (start, end) in enumerate(pairwise(order.starts)):
+            own = order.positions[start:end]
+            if (own := own[passes[own]]).size:
+                best[item], firsts[item] = matches[own].max(axis=0), own[0]
+        return best_items(np.arange(len(best)), add_up(best, values), firsts, k)
 
     def _select(
         self, parts: list[Partition], values: Values, k: int, geometry: SelectionGeometry

@@ -11,6 +11,7 @@ from rbegir.base import masks
 from rbegir.codes.layout import pack
 from rbegir.codes.planes import Codes
 from rbegir.search.backend import Backend, Partition
+from rbegir.search.maxsim import ItemOrder
 from rbegir.search.reference import ReferenceBackend
 
 
@@ -55,3 +56,25 @@ def assert_equal_to_reference(backend: Backend, case: Case) -> None:
     wanted = ReferenceBackend(case.n, case.planes).search(case.parts, case.values, case.k)
     np.testing.assert_array_equal(found.keys, wanted.keys)
     np.testing.assert_array_equal(found.positions, wanted.positions)
+
+
+def items_of(rng: np.random.Generator, total: int, longest: int, *, scattered: float = 0.0) -> ItemOrder:
+    """Items of 1 to `longest` keywords that lie together, but for a share whose keywords lie anywhere. One
+    keyword in 11 belongs to no item."""
+    lengths = rng.integers(1, longest + 1, total)
+    positions = np.delete(np.arange(total), np.arange(5, total, 11))
+    items = np.repeat(np.arange(total), lengths)[: len(positions)]
+    moved = np.flatnonzero(rng.random(len(positions)) < scattered)
+    items[moved] = items[rng.permutation(moved)]
+    by_item = np.argsort(items, kind="stable")
+    starts = np.flatnonzero(np.diff(items[by_item], prepend=-1))
+    return ItemOrder(positions[by_item], np.append(starts, len(items)))
+
+
+def assert_items_equal(backend: Backend, case: Case, order: ItemOrder) -> None:
+    """MaxSim: the items, scores and first keywords of the reference."""
+    found = backend.maxsim(case.parts, case.values, order, case.k)
+    wanted = ReferenceBackend(case.n, case.planes).maxsim(case.parts, case.values, order, case.k)
+    np.testing.assert_array_equal(found.items, wanted.items)
+    np.testing.assert_array_equal(found.scores, wanted.scores)
+    np.testing.assert_array_equal(found.firsts, wanted.firsts)

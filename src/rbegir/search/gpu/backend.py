@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -19,13 +20,14 @@ from rbegir.base.masks import Mask
 from rbegir.codes.layout import GROUP, groups
 from rbegir.errors import DeviceError, needing
 from rbegir.search.backend import Backend, Progress
+from rbegir.search.maxsim import ItemHits, ItemOrder
 from rbegir.search.missrate import MissCertificate
 from rbegir.search.paper import PaperPlan, SelectionGeometry, queue_heads, thread_of, thread_sizes
 from rbegir.search.paper import plan as plan_paper
 from rbegir.search.partition import Candidates, Int64s, Limits, Partition, Values, merge
 
 with needing("searching on a GPU needs torch and triton ({} is missing)", "pip install 'rbegir[gpu]'"):
-    from rbegir.search.gpu import proof
+    from rbegir.search.gpu import maxsim, proof
     from rbegir.search.gpu.card import SURVIVOR_BYTES, Batch, power_of_two
     from rbegir.search.gpu.device import MAX_SLAB, MaskCache, Range, Worker, find_devices
     from rbegir.search.gpu.replay import Replays
@@ -69,6 +71,7 @@ class GpuBackend(Backend):
         self.progress, self._memory = progress, memory
         self._workers = [Worker(n, planes, device, memory) for device in find_devices(devices)]
         self._counts = MaskCache[int]()  # candidates of frozen masks
+        self._plans: WeakKeyDictionary[ItemOrder, tuple[Any, maxsim.Plan]] = WeakKeyDictionary()
         self._lock = threading.Lock()
 
     @property
@@ -109,6 +112,31 @@ class GpuBackend(Backend):
                 if not streamed:
                     return self._queues(placed, values, plan, geometry), plan.certificate
         return super()._select(parts, values, k, geometry)
+
+    def _maxsim(self, parts: list[Partition], values: Values, order: ItemOrder, k: int) -> ItemHits:
+        """MaxSim on the devices; on the CPU if keywords do not fit, as items cannot be streamed in chunks."""
+        with self._lock:
+            placed, streamed, _ = self._place(parts)
+            if not streamed:
+                pieces = []
+                for worker, own in zip(self._workers, placed, strict=True):
+                    with worker.active():
+                        pieces.append([_piece(worker, part, worker.resident.get(part.range)) for part in own])
+                plan = self._plan(order, placed, pieces)
+                return maxsim.search(order, plan, self._workers, pieces, values, k)
+        from rbegir.search.cpu import CpuBackend
+
+        return CpuBackend(self.n, self.planes).maxsim(parts, values, order, k)
+
+    def _plan(
+        self, order: ItemOrder, placed: list[list[ResidentRange]], pieces: list[list[SlabSearch]]
+    ) -> maxsim.Plan:
+        """Where the keywords of items are; kept while their slabs stay where they are."""
+        placement = [[(part.range.key, part.base) for part in own] for own in placed]
+        known = self._plans.get(order)
+        if known is None or known[0] != placement:
+            known = self._plans[order] = placement, maxsim.plan(order, pieces, self._workers)
+        return known[1]
 
     def _queues(
         self, placed: list[list[ResidentRange]], values: Values, plan: PaperPlan, geometry: SelectionGeometry
