@@ -32,9 +32,11 @@ MARKS = ("<!-- results: written by tools/pages.py -->\n", "<!-- end of results -
 TEMPLATES = environment(Path(__file__).with_name("templates"))
 DATABASES = {
     "qdrant_edge": "Qdrant's embedded core, on disk, exact",
-    "qdrant_local": "qdrant-client, local mode, in memory, 100,000 of the keywords",
     "lancedb": "LanceDB, on disk, exhaustive",
     "lancedb_ivf": "LanceDB, on disk, IVF_PQ index (approximate)",
+    "sqlite_vec": "sqlite-vec, on disk, exhaustive",
+    "sqlite_vec_bits": "sqlite-vec, on disk, bits re-scored (approximate)",
+    "milvus_lite": "Milvus Lite, on disk, FLAT index",
     "rbegir": "rbegir.Index, one query at a time, every write durable",
 }
 SCAN_PEERS = {

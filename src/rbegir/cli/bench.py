@@ -220,7 +220,7 @@ def serve(
     writes: float = option(0.05, "Share of requests that write.", min=0, max=1),
     model: Path | None = options.ANY_MODEL,
     peers: bool = option(
-        False, "Qdrant's embedded core and LanceDB, in process, in the same run.", "--peers"
+        False, "Qdrant's core, LanceDB, sqlite-vec and Milvus Lite, in process, in the same run.", "--peers"
     ),
     peer_seconds: float = option(10.0, "Load of each peer.", min=0.1),
     as_json: bool = options.AS_JSON,

@@ -36,15 +36,15 @@ from rbegir.encode.clsm.presets import preset, random_tensors
 from rbegir.errors import RbegirError, whole_number
 from rbegir.index.store import Index
 from rbegir.lab.bench import host
+from rbegir.lab.bench.databases import DATABASES, PACKAGES
 from rbegir.lab.bench.load import Ledger, Mix, Tally, drive, prepared, read_back
-from rbegir.lab.bench.peers import SERVE_PACKAGES, SERVE_PEERS
 from rbegir.lab.figures import Json
 from rbegir.read.sample import sample_path
 
 QUERIES = 2000
 WARM_S = 1.0
 LIMIT_S = 3.0
-PEER_LIMIT_S = 300.0
+PEER_LIMIT_S = 900.0
 BATCH_ROWS = 1 << 16
 SUMMARISED = (
     "searches_per_s", "requests_per_s", "p50_ms", "p99_ms", "write_p50_ms", "write_p99_ms", "queries_a_scan",
@@ -78,7 +78,7 @@ def run(
         mix = Mix([prepared("POST", "/v1/search", body) for body in bodies], queries, k, writes)
         ledger = Ledger()
         cells: list[Json] = []
-        total = 2 * rounds + 1 + (len(SERVE_PEERS) if peers else 0)
+        total = 2 * rounds + 1 + (len(DATABASES) if peers else 0)
         for number in range(rounds):
             for setting in SETTINGS if number % 2 == 0 else reversed(SETTINGS):
                 progress(len(cells) / total, f"round {number + 1}, {setting}")
@@ -86,7 +86,7 @@ def run(
         progress(len(cells) / total, "limit of the generator")
         generator = _generator_limit(folder, mix, clients)
         beside: Json = {}
-        for at, name in enumerate(SERVE_PEERS if peers else ()):
+        for at, name in enumerate(DATABASES if peers else ()):
             progress((len(cells) + 1 + at) / total, name)
             beside[name] = _peer(name, folder, peer_seconds, k, writes)
         name = "random weights" if model is None else model.name
@@ -231,7 +231,7 @@ def _generator_limit(folder: Path, mix: Mix, clients: int) -> Json:
 
 def _peer(name: str, folder: Path, seconds: float, k: int, writes: float) -> Json:
     words = [name, str(folder), str(seconds), str(k), str(writes)]
-    command = [sys.executable, "-m", "rbegir.lab.bench.peers", *words]
+    command = [sys.executable, "-m", "rbegir.lab.bench.databases", *words]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PEER_LIMIT_S + seconds)
     except subprocess.TimeoutExpired:
@@ -250,7 +250,7 @@ def _result(cells: list[Json], ledger: Ledger, peers: Json) -> Json:
     ]
     batched = statistics.median(cell["searches_per_s"] for cell in by["batched"])
     return {
-        "host": host.describe(("starlette", "uvicorn", "pydantic", *SERVE_PACKAGES)),
+        "host": host.describe(("starlette", "uvicorn", "pydantic", *PACKAGES)),
         "cells": cells,
         **{setting: _summary(of) for setting, of in by.items()},
         "ratio": _spread(ratios),
