@@ -62,6 +62,9 @@ struct Results {
         add("shuffle8", Ops::shuffle8(a, Ops::bit_and(b, Ops::set8(15))));
         add("permute8", Ops::permute8(a, b, c));
         add("compress8", Ops::compress8(in.lanes, a));
+        int64_t __attribute__((vector_size(64))) numbers;
+        std::memcpy(&numbers, in.bytes[1], 64);
+        add("signs64", uint64_t{Ops::signs64(numbers)});
         add("at_most8", Ops::at_most8(a, b));
         add("at_most16", Ops::at_most16(a, b, c, d));
     }

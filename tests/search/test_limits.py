@@ -105,6 +105,7 @@ def test_filters_that_pass_few_beside_filters_that_pass_much(isa: str, n: int, p
     for number, period in ((2, 64), (3, 1024), (4, 256 * 64)):
         passing[number] = (place + 1) % period <= 1
     passing[5:8] = rng.random((3, total)) < [[0.5], [1.2 / 64], [1.3 / 64]]
+    passing[8] = place // 64 == 63  # a group and nothing else
     live = rng.random(total) < 0.8
     live[2 * 64 : 4 * 64] = False  # groups without a candidate
     ends = np.cumsum(counts).tolist()
@@ -119,12 +120,16 @@ def test_filters_that_pass_few_beside_filters_that_pass_much(isa: str, n: int, p
     ]
     values = rng.integers(-top, top + 1, (filters + 2, n)).astype(np.int16)
     limits = Limits.none(len(values))._replace(filters=np.array([*range(filters), -1, 7]))
-    for k, threads in ((1, 1), (50, 2), (900, 1)):
-        found = CpuBackend(n, planes, threads=threads, isa=isa).search(parts, values, k, limits)
-        for row, number, keys in zip(found.positions, limits.filters, score.keys(values, codes), strict=True):
-            allowed = np.flatnonzero(live if number < 0 else live & passing[number])
-            wanted = allowed[np.lexsort((allowed, -keys[allowed]))][:k]
-            assert row[row >= 0].tolist() == wanted.tolist()
+    few = np.array([0, 3, 4, 6, 8])  # alone they are scanned in larger blocks
+    for asked in (np.arange(len(values)), few):
+        for k, threads in ((1, 1), (50, 2), (900, 1)):
+            backend = CpuBackend(n, planes, threads=threads, isa=isa)
+            found = backend.search(parts, values[asked], k, Limits(*(own[asked] for own in limits)))
+            keyed = score.keys(values[asked], codes)
+            for row, number, keys in zip(found.positions, limits.filters[asked], keyed, strict=True):
+                allowed = np.flatnonzero(live if number < 0 else live & passing[number])
+                wanted = allowed[np.lexsort((allowed, -keys[allowed]))][:k]
+                assert row[row >= 0].tolist() == wanted.tolist()
 
 
 def test_a_score_passes_exactly_when_its_float_does() -> None:

@@ -79,6 +79,12 @@ struct Emulated512 {
         store(table + 64, high);
         return map8([&](int i) { return table[index.byte[i] % 128]; });
     }
+    template <class Numbers>
+    RBEGIR_INLINE static uint32_t signs64(const Numbers &a) {
+        uint32_t signs = 0;
+        for (int i = 0; i < ABREAST; ++i) signs |= static_cast<uint32_t>(a[i] < 0) << i;
+        return signs;
+    }
     RBEGIR_INLINE static V compress8(uint64_t lanes, V a) {
         V out = zero();
         for (int at = 0; lanes; lanes &= lanes - 1) out.byte[at++] = a.byte[__builtin_ctzll(lanes)];

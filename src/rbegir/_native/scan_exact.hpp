@@ -2,6 +2,10 @@
 // compile to the instruction of that file's instruction set.
 #pragma once
 
+#if defined(__AVX512VPOPCNTDQ__)
+#include <immintrin.h>
+#endif
+
 #include "scan_kernel.hpp"
 
 namespace rbegir::scan {
@@ -13,30 +17,46 @@ inline uint64_t gather_word(const uint8_t *rows, int lane) {
     return word;
 }
 
+// Words of ABREAST keywords side by side. With AVX-512 each operation is one instruction.
+using Words = uint64_t __attribute__((vector_size(8 * ABREAST)));
+using Doubles = double __attribute__((vector_size(8 * ABREAST)));
+
+// A `Word` below is a uint64_t or Words.
+RBEGIR_INLINE uint64_t popcounts(const uint64_t &word) { return __builtin_popcountll(word); }
+RBEGIR_INLINE Words popcounts(const Words &words) {
+#if defined(__AVX512VPOPCNTDQ__)
+    return (Words)_mm512_popcnt_epi64((__m512i)words);
+#else
+    Words counts;
+    for (int i = 0; i < ABREAST; ++i) counts[i] = __builtin_popcountll(words[i]);
+    return counts;
+#endif
+}
+
 // Σ over pairs of planes i < j of 2^(2P−3−i−j) · popcount(XOR), so that ‖k‖² = top²·n − 8·class.
-RBEGIR_INLINE int class_of(const Shape &shape, const uint64_t planes[MAX_PLANES][MAX_WORDS]) {
-    int cls = 0;
+template <class Word>
+RBEGIR_INLINE Word class_of(const Shape &shape, const Word (&planes)[MAX_PLANES][MAX_WORDS]) {
+    Word cls{};
     for (int i = 0; i < shape.planes; ++i)
         for (int j = i + 1; j < shape.planes; ++j) {
-            int count = 0;
-            for (int w = 0; w < shape.words; ++w) count += __builtin_popcountll(planes[i][w] ^ planes[j][w]);
+            Word count{};
+            for (int w = 0; w < shape.words; ++w) count += popcounts(planes[i][w] ^ planes[j][w]);
             cls += count << (2 * shape.planes - 3 - i - j);
         }
     return cls;
 }
 
 // The exact deficit of the keyword whose words are `planes`.
-RBEGIR_INLINE int64_t deficit_of(const Shape &shape, const QueryBits &query,
-                                 const uint64_t (&planes)[MAX_PLANES][MAX_WORDS]) {
-    int64_t deficit = 0;
+template <class Word>
+RBEGIR_INLINE Word deficit_of(const Shape &shape, const QueryBits &query,
+                              const Word (&planes)[MAX_PLANES][MAX_WORDS]) {
+    Word deficit{};
     for (int p = 0; p < shape.planes; ++p) {
-        int64_t sum = 0;
+        Word sum{};
         for (int w = 0; w < shape.words; ++w) {
-            const uint64_t wrong = planes[p][w] ^ query.sign[w];
-            for (int m = 0; m < query.bits; ++m) {
-                const int64_t count = __builtin_popcountll(wrong & query.magnitude[m * shape.words + w]);
-                sum += count << m;
-            }
+            const Word wrong = planes[p][w] ^ query.sign[w];
+            for (int m = 0; m < query.bits; ++m)
+                sum += popcounts(wrong & query.magnitude[m * shape.words + w]) << m;
         }
         deficit = 2 * deficit + sum;
     }
@@ -62,8 +82,8 @@ inline void exact_lanes(const Shape &any_shape, const QueryBits &any_query, Grou
             for (int p = 0; p < shape.planes; ++p)
                 for (int w = 0; w < shape.words; ++w)
                     planes[p][w] = gather_word(group.data + p * group.stride + w * 8 * GROUP, lane);
-            deficits[i] = deficit_of(shape, query, planes);
-            classes[i] = class_of(shape, planes);
+            deficits[i] = static_cast<int64_t>(deficit_of(shape, query, planes));
+            classes[i] = static_cast<int32_t>(class_of(shape, planes));
         }
     });
 }
@@ -109,8 +129,8 @@ inline int exact_each(const Shape &any_shape, const QueryBits &any_query, const 
             uint64_t planes[MAX_PLANES][MAX_WORDS];
             for (int p = 0; p < shape.planes; ++p)
                 for (int w = 0; w < shape.words; ++w) planes[p][w] = rows[(p * shape.words + w) * stride + place];
-            const int64_t deficit = deficit_of(shape, query, planes);
-            const int32_t cls = class_of(shape, planes);
+            const auto deficit = static_cast<int64_t>(deficit_of(shape, query, planes));
+            const auto cls = static_cast<int32_t>(class_of(shape, planes));
             places[kept] = place;
             deficits[kept] = deficit;
             classes[kept] = cls;

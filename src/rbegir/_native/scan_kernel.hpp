@@ -25,13 +25,17 @@
 // Never emitted as a function of its own: the linker would keep one copy, perhaps one with AVX-512 in it.
 #define RBEGIR_INLINE [[gnu::always_inline]] inline
 
+// How vectors larger than a register are passed is not settled; functions that take them are inlined.
+#pragma GCC diagnostic ignored "-Wpsabi"
+
 namespace rbegir::scan {
 
 constexpr int GROUP = 64;  // keywords side by side: one byte of each is one row
 constexpr int MAX_PLANES = 4;
 constexpr int MAX_WORDS = 16;
 constexpr int MAGNITUDE_BITS = 8;  // |v| ≤ 255
-constexpr int LISTED = 2;          // places of a group that are always written, used or not
+constexpr int LISTED = 3;          // places of a group that are always written, used or not
+constexpr int ABREAST = 8;         // keywords that may be scored side by side
 constexpr int COMPACT_ROW = 128;   // bytes of a row while columns are gathered: it may run over by a group
 
 struct Shape {
@@ -109,11 +113,21 @@ struct QueryBits {
 struct Reach {
     double best_dot, best_norm, least;
 
-    RBEGIR_INLINE bool operator()(int64_t deficit, int32_t cls) const {
-        const double dot = best_dot - 2 * static_cast<double>(deficit);
-        // |dot| instead of a test of its sign, which would be a coin toss for the branch predictor
-        return dot * __builtin_fabs(dot) >= least * (best_norm - 8 * static_cast<double>(cls));
+    // Of one keyword, or of several side by side.
+    template <class Number>
+    RBEGIR_INLINE auto operator()(const Number &deficit, const Number &cls) const {
+        const Number dot = best_dot - 2 * deficit;
+        return dot * magnitude(dot) >= least * (best_norm - 8 * cls);
     }
+    RBEGIR_INLINE bool operator()(int64_t deficit, int32_t cls) const {
+        return (*this)(static_cast<double>(deficit), static_cast<double>(cls));
+    }
+
+  private:
+    // Instead of a test of the sign, which would be a coin toss for the branch predictor.
+    RBEGIR_INLINE static double magnitude(double x) { return __builtin_fabs(x); }
+    template <class Numbers>
+    RBEGIR_INLINE static Numbers magnitude(const Numbers &x) { return x < 0 ? -x : x; }
 };
 
 struct Event {
@@ -141,7 +155,7 @@ struct Kernel {
     // The words of the keywords of a group, [planes · words] rows of `stride` words: for keywords scored one by one.
     void (*transpose)(const Shape &, Group, uint64_t *out, size_t stride);
     // Exact deficits and classes of the keywords in `candidates` [groups] of such rows that may reach the threshold, and
-    // their places in a row. Returns their number. `places` has room for all candidates and LISTED more.
+    // their places in a row. Returns their number. `places` has room for all candidates and ABREAST more.
     int (*exact_each)(const Shape &, const QueryBits &, const Reach &, const uint64_t *rows, size_t stride,
                       const uint64_t *candidates, int groups, uint16_t *places, int64_t *deficits, int32_t *classes);
     // Appends the columns in `lanes` to rows of COMPACT_ROW bytes from column `fill` on. [planes · rows]

@@ -8,6 +8,7 @@ namespace rbegir::scan {
 namespace {
 
 constexpr size_t EXPANDED_BYTES = 21504;  // of a block: most of L1
+constexpr size_t WORD_BYTES = 65536;      // of a block whose keywords are only scored one by one: a part of L2
 constexpr int GATHER_LANES = 32;          // groups with at most so many candidates are gathered
 constexpr int EXACT_LANES = 2;            // so few candidates of a lonely group are scored without the filter
 constexpr ptrdiff_t AHEAD = 8;            // lonely groups are prefetched so many before their turn
@@ -27,8 +28,9 @@ Worker::Worker(ScanState &state)
     }
     if (queries <= RAW_QUERIES) return;
     expanded_bytes_ = state.kernel.expanded_bytes(state.shape, kind_);
-    capacity_ = std::clamp<size_t>(EXPANDED_BYTES / expanded_bytes_, 1, MAX_SLOTS);
     for (const Query *query : state.queries) (query->limit().few ? scores_each_ : sums_) = true;
+    capacity_ = sums_ ? std::clamp<size_t>(EXPANDED_BYTES / expanded_bytes_, 1, MAX_SLOTS)
+                      : std::clamp<size_t>(WORD_BYTES / (rows_ * GROUP), 1, MAX_WORD_SLOTS);
     own_filters_ = !state.partitions[0].filters.empty();
     if (sums_) expanded_ = aligned_bytes(expanded_bytes_ * capacity_);
     if (scores_each_) words_ = aligned_bytes(rows_ / 8 * capacity_ * GROUP * sizeof(uint64_t));
@@ -245,9 +247,9 @@ bool Worker::score_filtered(size_t q, const uint64_t *candidates) {
 // All candidates of the slots, one by one. Returns whether any reached the threshold.
 bool Worker::score_each(size_t q, const uint64_t *candidates) {
     const Query &query = *state_.queries[q];
-    uint16_t places[MAX_SLOTS * GROUP + LISTED];
-    int64_t deficits[MAX_SLOTS * GROUP];
-    int32_t classes[MAX_SLOTS * GROUP];
+    uint16_t places[MAX_WORD_SLOTS * GROUP + ABREAST];
+    int64_t deficits[MAX_WORD_SLOTS * GROUP];
+    int32_t classes[MAX_WORD_SLOTS * GROUP];
     const int found = state_.kernel.exact_each(
         state_.shape, query.bits(), query.reach(best_[q].threshold()), reinterpret_cast<const uint64_t *>(words_.get()),
         capacity_ * GROUP, candidates, static_cast<int>(slots_.size()), places, deficits, classes);

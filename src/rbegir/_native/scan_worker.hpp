@@ -4,6 +4,7 @@
 // that stay in L1 while all queries pass over it. Groups of which few keywords pass a mask are gathered first, so
 // that a block is full of candidates; not if queries have filters of their own, which know groups only. A query whose
 // own filter passes few keywords scores each of them: its block is transposed to words, once for all such queries.
+// Where all queries are of that kind, the blocks are larger.
 #pragma once
 
 #include <atomic>
@@ -18,6 +19,7 @@ namespace rbegir::scan {
 
 constexpr size_t RAW_QUERIES = 2;  // up to so many queries, expanding does not pay
 constexpr size_t MAX_SLOTS = 16;   // groups of a block; with their tables they fit into L1
+constexpr size_t MAX_WORD_SLOTS = 64;  // of one whose keywords are only scored one by one
 
 // What the threads of a scan share. The queries are of one kind.
 struct ScanState {
@@ -81,7 +83,7 @@ class Worker {
     AlignedBytes expanded_;
     AlignedBytes words_;  // [rows / 8][capacity · 64] of the slots, for queries that score each candidate
     std::vector<Slot> slots_;
-    uint64_t lanes_[MAX_SLOTS];  // candidates of the slots, if queries have no filters of their own; else …
+    uint64_t lanes_[MAX_WORD_SLOTS];  // candidates of the slots, if queries have no filters of their own; else …
     std::vector<uint64_t> passing_;  // [queries][groups of the task] … theirs,
     size_t task_groups_ = 0, flushed_ = 0;  // of which so many are done
     std::vector<Block> blocks_;  // of the slots

@@ -14,6 +14,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -154,7 +155,8 @@ class Hits:
 
         attributes = None
         if columns:
-            each = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+            rows_of_values = zip(*columns.values(), strict=True)
+            each = list(map(dict, map(zip, repeat(tuple(columns)), rows_of_values)))
             ends = np.cumsum(found.counts).tolist()
             attributes = [
                 each[end - size : end] for end, size in zip(ends, found.counts.tolist(), strict=True)
