@@ -144,6 +144,7 @@ def benchmarks() -> Json:
         "peers": load("scan-cpu-peers"),
         "sizes": load("scan-cpu"),
         "gpu": gpu,
+        "maxsim": load("maxsim-gpu"),
         "serve": load("serve"),
         "filters": load("filters"),
         "growth": load("growth"),

@@ -35,7 +35,7 @@ def _cpu() -> dict[str, str]:
     return {"cpu": name} | {key: found[field] for key, field in fields.items() if field in found}
 
 
-def _commit() -> str | None:
+def commit() -> str | None:
     """The commit of the source tree, with + if it is changed; None for an installed package.
 
     For a tree that was copied to another machine without its history, RBEGIR_COMMIT names the commit.
@@ -88,7 +88,7 @@ def describe(packages: Sequence[str] = ()) -> dict[str, Any]:
         "system": platform.platform(),
         "python": platform.python_version(),
         "rbegir": __version__,
-        "commit": _commit(),
+        "commit": commit(),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": found,
     }

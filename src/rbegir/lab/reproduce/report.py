@@ -9,6 +9,7 @@ loss            training loss and validation log loss by epoch
 estimators      training loss by epoch of three gradient estimators
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -92,6 +93,7 @@ def section(result: Json) -> Json:
         "slices": slices(results),
         "losses": losses(results, by_key["3"]),
         "by_gamma": by_gamma(results),
+        "commits": Counter(run["commit"] for run in result["runs"] if "commit" in run).most_common(),
         "best": best_of(by_key["bytes"], "3 bits", quantised=False),
         "best_float": max(
             (found.mean for name in ("m_1", BEST_FLOAT) if (found := results.stat(name, "recall@10"))),

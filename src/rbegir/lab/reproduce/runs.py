@@ -22,6 +22,7 @@ import torch
 from rbegir.base import disk
 from rbegir.errors import CorruptError, FileError
 from rbegir.evaluate.scorers import BM25, TriletterCosine
+from rbegir.lab.bench.host import commit
 from rbegir.lab.figures import Json
 from rbegir.lab.reproduce import equal_bytes, testbed
 from rbegir.lab.reproduce.dataset import Dataset, load, sample_rows
@@ -115,6 +116,7 @@ class Laboratory:
             "studies": {},
             "done": [],
             "measure_s": round(time.monotonic() - began, 1),
+            "commit": commit(),
             "identity": identity(row, seed, self._data, self._scale),
         }
         skipped = set() if self._data.labels else {"top_five"}
