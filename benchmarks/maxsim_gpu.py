@@ -38,7 +38,7 @@ from rbegir.search.cpu import CpuBackend
 from rbegir.search.gpu import maxsim
 from rbegir.search.gpu.device import Range, Worker
 from rbegir.search.gpu.words import Slab, SlabSearch, stride_of
-from rbegir.search.maxsim import ItemHits, ItemOrder
+from rbegir.search.items import ItemHits, ItemOrder
 
 N, PLANES, VECTORS, LENGTH, K, ROUNDS = 64, 2, 32, 60, 10, 9
 CHECKED = 1000  # items whose keywords are packed on the host

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tracemalloc
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -230,6 +231,7 @@ def test_a_long_file_is_copied_and_synced_in_pieces(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(file_format, "BUFFER", 2 * file_format.BLOCK)
     monkeypatch.setattr(file_format, "SYNC_BYTES", 8 * file_format.BLOCK)
     write, sync = disk.write, disk.sync
+    turns: list[str] = []
     writes: list[int] = []
     unsynced: list[int] = [0]  # bytes at every moment
 
@@ -239,18 +241,27 @@ def test_a_long_file_is_copied_and_synced_in_pieces(tmp_path: Path, monkeypatch:
         write(descriptor, data)
 
     def synced(descriptor: int) -> None:
+        turns.append("sync")
         unsynced.append(0)
         sync(descriptor)
+
+    @contextmanager
+    def turn() -> Iterator[None]:
+        turns.append("begin")
+        yield
+        turns.append("end")
 
     monkeypatch.setattr(disk, "write", counted)
     monkeypatch.setattr(disk, "sync", synced)
     given = np.random.default_rng(1).integers(0, 256, 100 * file_format.BLOCK + 5, np.uint8)
-    with file_format.FileWriter(tmp_path / "x", file_format.FileKind.SEGMENT) as writer:
+    with file_format.FileWriter(tmp_path / "x", file_format.FileKind.SEGMENT, turn) as writer:
         writer.section("long", given)
         stamp = writer.finish({})
     assert max(writes) <= 3 * file_format.BLOCK
     assert max(unsynced) <= 10 * file_format.BLOCK
     assert unsynced[-1] == 0
+    assert turns == ["begin", "sync", "end"] * (len(turns) // 3)
+    assert len(turns) > 30
     file = file_format.File(tmp_path / "x", file_format.FileKind.SEGMENT, stamp)
     assert not [*file.damage()]
     assert np.array_equal(file.section("long").view(np.uint8, given.size), given)

@@ -15,7 +15,7 @@ import pytest
 
 from rbegir.base import disk, masks
 from rbegir.errors import FileError, InputError, LockedError
-from rbegir.index import writer
+from rbegir.index import store, writer
 from rbegir.index.manifest import NAME, UNNAMED, read_manifest
 from rbegir.index.store import Index
 from tests.index.fakes import HashEncoder
@@ -243,6 +243,55 @@ def test_a_second_compaction_waits_for_the_first(index: Index, monkeypatch: pyte
             thread.join()
     assert order == ["begin", "end"] * 2
     assert (index.info()["segments"], index.info()["deleted"]) == (1, 0)
+
+
+@pytest.mark.parametrize("paused", [True, False], ids=["between changes", "without a pause"])
+def test_pieces_are_synced_between_changes(
+    index: Index, monkeypatch: pytest.MonkeyPatch, paused: bool
+) -> None:
+    """A sync of the compaction keeps changes out; if they leave no pause, it happens all the same."""
+    monkeypatch.setattr(store, "TURN_SECONDS", 60.0 if paused else 0.001)
+    kept_out, changing, done = [], threading.Event(), threading.Event()
+
+    def change() -> None:
+        with index._mutex:
+            changing.set()
+            assert done.wait(60)
+
+    def synced(descriptor: int) -> None:
+        def tries() -> None:
+            kept_out.append(not index._mutex.acquire(blocking=False))
+            if not kept_out[-1]:
+                index._mutex.release()
+
+        if threading.current_thread() is compaction:
+            thread = threading.Thread(target=tries)
+            thread.start()
+            thread.join()
+            if os.readlink(f"/proc/self/fd/{descriptor}").split("/")[-1].startswith("unnamed"):
+                done.set()  # the change ends; before, the compaction got no turn
+        sync(descriptor)
+
+    sync = disk.sync
+    compaction = threading.Thread(target=index.compact)
+    change_thread = threading.Thread(target=change)
+    write = writer.write_segment
+
+    def beside_a_change(path: Path, *arguments: Any) -> Any:
+        if not paused and not changing.is_set():
+            change_thread.start()
+            assert changing.wait(60)
+        return write(path, *arguments)
+
+    monkeypatch.setattr(disk, "sync", synced)
+    monkeypatch.setattr(writer, "write_segment", beside_a_change)
+    compaction.start()
+    compaction.join()
+    if not paused:
+        change_thread.join()
+    assert kept_out
+    assert all(kept_out)
+    assert index.info()["deleted"] == 0
 
 
 def test_a_compaction_inside_a_compaction_is_refused(index: Index) -> None:

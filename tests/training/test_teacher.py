@@ -15,9 +15,8 @@ from rbegir.errors import InputError, RbegirError
 from rbegir.read.pairs import PairStream, read_pairs
 from rbegir.read.tokenizer import tokenize
 from rbegir.training.config import TrainConfig, recipe
-from rbegir.training.data import TrainingData
+from rbegir.training.data import Teacher, TrainingData
 from rbegir.training.loss import away
-from rbegir.training.teacher import Teacher
 from rbegir.training.trainer import fit, run
 
 SUBJECTS = ["flight", "hotel", "shoe", "car", "cake", "train", "phone", "guitar", "garden", "doctor"]

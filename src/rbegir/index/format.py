@@ -36,7 +36,8 @@ import json
 import mmap
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -56,7 +57,9 @@ ALIGN = 64
 HEADER = struct.Struct("<8sHHII")
 FOOTER = struct.Struct("<QQQIII")
 BUFFER = 256 * BLOCK  # bytes collected before a write
-SYNC_BYTES = 8 * BUFFER  # bytes written before a sync: few enough that a change beside it waits only shortly
+SYNC_BYTES = 2 * BUFFER  # bytes written before a sync: few enough that a change beside it waits only shortly
+
+Turn = Callable[[], AbstractContextManager[object]]
 DIRECTORY_LIMIT = 1 << 28  # a directory is read whole, so its size is bounded
 # 256 columns take at most 0.6 MB; the rest is enough for 68,000 segments of at most 236 bytes, which hold
 # 3·10¹⁰ keywords even if every segment is just too large to be merged
@@ -102,11 +105,12 @@ class FileWriter:
     """Writes one file front to back; `finish` makes it durable. Nothing refers to an unfinished file.
 
     A long file is copied and synced piece by piece, so that a change in another thread never waits long: for
-    the interpreter, or because the file system writes the whole file when the change syncs its own.
+    the interpreter, or because the file system writes the whole file when the change syncs its own. `turn`
+    is entered for each piece: changes do not overlap with it, so that neither waits for the other's syncs.
     """
 
-    def __init__(self, path: Path, kind: FileKind) -> None:
-        self.path, self.kind = path, kind
+    def __init__(self, path: Path, kind: FileKind, turn: Turn = nullcontext) -> None:
+        self.path, self.kind, self._turn = path, kind, turn
         self._pending = bytearray()
         self._size = 0  # bytes appended so far, including pending ones
         self._unsynced = 0  # bytes written since the last sync
@@ -159,7 +163,8 @@ class FileWriter:
         head = FOOTER.pack(start, end, total, crc32c(directory), crc32c(table), 0)[:-4]
         check = crc32c(head)
         disk.write(self._descriptor, table + head + struct.pack("<I", check))
-        disk.sync(self._descriptor)
+        with self._turn():
+            disk.sync(self._descriptor)
         return Stamp(total, check)
 
     def _append(self, data: disk.Buffer) -> None:
@@ -179,7 +184,8 @@ class FileWriter:
         del self._pending[:ready]
         self._unsynced += ready
         if self._unsynced >= SYNC_BYTES and not everything:  # `finish` syncs the rest
-            disk.sync(self._descriptor)
+            with self._turn():
+                disk.sync(self._descriptor)
             self._unsynced = 0
 
 

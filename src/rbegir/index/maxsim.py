@@ -3,7 +3,7 @@
     score(query, item) = Σ over vectors q of the query of  max over keywords k of the item of  cos(q, k)
 
 Every item with a keyword that passes the filter is scored. The cosine is that of the codes: the exact integer
-q·k, times 1/‖k‖ and 1/‖q‖ in float64. The sum has a fixed order (`search.maxsim`), so a score has the same
+q·k, times 1/‖k‖ and 1/‖q‖ in float64. The sum has a fixed order (`search.items`), so a score has the same
 bits on every device, with every instruction set, number of threads and division into segments. Items with
 equal scores are ordered by their first keywords.
 
@@ -25,8 +25,7 @@ from rbegir.errors import InputError
 from rbegir.index.query import Searcher, query_values, scope
 from rbegir.index.snapshot import Snapshot
 from rbegir.index.tenant import within
-from rbegir.search.items import check_item, item_numbers
-from rbegir.search.maxsim import ItemOrder
+from rbegir.search.items import ItemOrder, check_item, item_numbers
 from rbegir.search.partition import Partition
 from rbegir.search.request import SearchRequest
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -32,7 +33,7 @@ from rbegir.codes.planes import Codes
 from rbegir.encode.reranker import Spelling
 from rbegir.errors import CorruptError, VersionError
 from rbegir.index.columns import Column, ColumnSpec, Int64s, int64_array, int64_numpy, write_column
-from rbegir.index.format import File, FileKind, FileWriter, Stamp
+from rbegir.index.format import File, FileKind, FileWriter, Stamp, Turn
 from rbegir.index.keys import STRIDE, SortedKeys, keys_of, sorted_parts, write_keys
 
 CHUNK = 1 << 16  # rows in memory at a time while a segment is written; a multiple of layout.GROUP
@@ -139,10 +140,12 @@ def write_segment(
     shape: CodeShape,
     tenant: str | None = None,
     without: Collection[str] = (),
+    turn: Turn = nullcontext,
 ) -> Entry:
     """Write the live keywords of the sources, whose rows must ascend; durable on return.
 
     The column `tenant`, which has no nulls, gets a lookup table; the columns in `without` are left out.
+    `turn` is that of `FileWriter`.
     """
     count = sum(source.count for source in sources)
     assert 0 < count <= MAX_ROWS
@@ -157,7 +160,7 @@ def write_segment(
 
     ends = list(chunks(lambda table, span: table.rows(span[[0, -1]])))
     first_row, last_row = int(ends[0][0]), int(ends[-1][1])
-    with FileWriter(path, FileKind.SEGMENT) as writer:
+    with FileWriter(path, FileKind.SEGMENT, turn) as writer:
         writer.begin("codes")
         for plane in range(shape.planes):  # the layout stores plane after plane, so each takes one pass
             for codes in _regroup(chunks(lambda table, span: table.codes(span))):

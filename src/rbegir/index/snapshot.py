@@ -34,7 +34,7 @@ from rbegir.index.format import File, FileKind, FileWriter, Stamp
 from rbegir.index.manifest import MODEL, NAME, Manifest, read_manifest
 from rbegir.index.segment import Entry, LiveRows, Segment, read_column
 from rbegir.search.backend import Partition
-from rbegir.search.maxsim import ItemOrder
+from rbegir.search.items import ItemOrder
 
 BATCH_BYTES = 8 << 20  # of texts and attributes in an exported batch, and one more keyword
 

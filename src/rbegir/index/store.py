@@ -73,6 +73,7 @@ from rbegir.search.request import (
 )
 
 EXPORT_ROWS = 1 << 14  # keywords per exported batch
+TURN_SECONDS = 0.1  # that a compaction waits for a pause between changes
 
 Ids = npt.NDArray[Any]  # int64, or str objects
 Vectors = npt.NDArray[Any]  # float [count, dims]
@@ -341,11 +342,12 @@ class Index:
         with self._compacting, contextlib.ExitStack() as stack:
             with self._writing() as writer:
                 compaction = stack.enter_context(writer.compacting(self._snapshot))
-            if compaction.write(stack.enter_context(reported(progress, "compacting"))):
+            if compaction.write(self._turn, stack.enter_context(reported(progress, "compacting"))):
                 compaction.prepare(self._snapshot)
                 with self._writing() as writer:
                     writer.swap(compaction, self._snapshot)
                     self._reopen(self._snapshot)
+                compaction.forget()
 
     # ---- search and read ----
 
@@ -649,6 +651,16 @@ class Index:
                 with contextlib.suppress(FileError, MismatchError):  # the first failure is reported
                     self._reopen(self._snapshot)
                 raise
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Keep changes out for a moment, unless they leave none for TURN_SECONDS."""
+        taken = self._mutex.acquire(timeout=TURN_SECONDS)
+        try:
+            yield
+        finally:
+            if taken:
+                self._mutex.release()
 
     def _first_change(self, state: Snapshot) -> None:
         """Take the lock, read the latest state, and remove the leftovers of interrupted writers."""

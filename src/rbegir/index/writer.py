@@ -47,6 +47,7 @@ import numpy as np
 from rbegir.base import disk, masks
 from rbegir.errors import FileError, InputError, LockedError
 from rbegir.index.columns import Int64s
+from rbegir.index.format import Turn
 from rbegir.index.manifest import DELETES_NAME, NEW, SEGMENT_NAME, UNNAMED, commit, prepare
 from rbegir.index.segment import MAX_ROWS, Entry, KeywordRows, LiveRows, write_segment
 from rbegir.index.snapshot import LiveSegment, Positions, Snapshot, write_deletes
@@ -301,10 +302,10 @@ class Compaction:
         self._empty: set[str] = set()  # columns to drop
         self._gone: dict[tuple[str, str | None], Int64s] = {}  # what `_deleted_since` has found
 
-    def write(self, progress: Progress | None = None) -> bool:
+    def write(self, turn: Turn, progress: Progress | None = None) -> bool:
         """Rewrite the live keywords into as few segments as possible; False if nothing would change.
 
-        Columns in which no live keyword has a value are left out.
+        Columns in which no live keyword has a value are left out. `turn` is that of `FileWriter`.
         """
         before, columns = self._before, self._before.manifest.columns
         empty = {name for name in columns if not any(one.rows().has_values(name) for one in before.segments)}
@@ -331,7 +332,8 @@ class Compaction:
                     path = self._directory / f"unnamed-{os.urandom(8).hex()}.rbs"
                     self.temporary.append(path)
                     rows = [one.rows() for one in group]
-                    made = write_segment(path, rows, before.manifest.shape, before.manifest.tenant, empty)
+                    shape, tenant = before.manifest.shape, before.manifest.tenant
+                    made = write_segment(path, rows, shape, tenant, empty, turn)
                 self._groups.append((group, made))
                 done += sum(segment.entry.live for segment in group)
                 if progress is not None:
@@ -346,6 +348,14 @@ class Compaction:
         for group, _ in self._groups:
             for one in group:
                 self._deleted_since(one, later.get(one.entry.file))
+
+    def forget(self) -> None:
+        """Give up the old segments one by one: the system takes milliseconds to free the file of each."""
+        del self._before
+        while self._groups:
+            group, _ = self._groups.pop()
+            while group:
+                group.pop()
 
     def swap(self, change: _Change, current: Snapshot) -> None:
         """Replace the rewritten segments in a later state; its deletes and new segments are kept."""

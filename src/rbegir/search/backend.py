@@ -4,7 +4,7 @@
     search_paper         the published selection and its certificate
     search_progressive   the first planes of all keywords, then all planes of the best
     rescore, keys_at     the best k among given positions, or their order keys
-    maxsim               the best k items by late interaction (`search.maxsim`)
+    maxsim               the best k items by late interaction (`search.items`)
     with_planes          a backend of the same kind for codes of another number of planes
 
 All backends return equal results, ties included. A new backend is one module with a subclass that has
@@ -31,7 +31,7 @@ from rbegir.codes import score
 from rbegir.codes.layout import check_keyword_planes, packed_bytes, unpack
 from rbegir.codes.planes import check_dimension
 from rbegir.errors import InputError, whole_number
-from rbegir.search.maxsim import ItemHits, ItemOrder
+from rbegir.search.items import ItemHits, ItemOrder
 from rbegir.search.missrate import MissCertificate
 from rbegir.search.paper import BLOCK, SelectionGeometry, select_paper, thread_sizes
 from rbegir.search.partition import (

@@ -16,7 +16,7 @@ from rbegir._native import _core, choose_isa
 from rbegir.base.devices import cpu_count
 from rbegir.errors import whole_number
 from rbegir.search.backend import Backend
-from rbegir.search.maxsim import ItemHits, ItemOrder, best_items
+from rbegir.search.items import ItemHits, ItemOrder, best_items
 from rbegir.search.partition import Candidates, Int64s, Limits, Partition, Values
 
 MAX_THREADS = 1024

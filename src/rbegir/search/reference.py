@@ -14,7 +14,7 @@ from rbegir.codes import score
 from rbegir.codes.layout import unpack
 from rbegir.codes.planes import Codes
 from rbegir.search.backend import Backend
-from rbegir.search.maxsim import ItemHits, ItemOrder, add_up, best_items
+from rbegir.search.items import ItemHits, ItemOrder, add_up, best_items
 from rbegir.search.missrate import MissCertificate, certificate_of_threads
 from rbegir.search.paper import SelectionGeometry
 from rbegir.search.partition import Candidates, Int64s, Limits, Partition, Values, check_search

@@ -43,7 +43,7 @@ class TrainConfig:
     patience: int | None = None  # epochs without a better validation AUC before stopping; None: all of them
     guide: float = 1.0  # weight of the float head beside the codes, see loss.py; 0: none
     guide_dims: int = 256  # of that head
-    teacher: float = 1.0  # weight of a teacher's vectors, where there is one, see teacher.py
+    teacher: float = 1.0  # weight of a teacher's vectors, where there is one, see data.py
     rerank: bool = True  # fit a reranker on the held-out pairs, which needs the guide
     share_towers: bool = True  # of a preset; a shape of its own (`config`) says so itself
     spelling_start: bool = True  # codes rank by spelling before the first step, see twotower.py

@@ -7,6 +7,14 @@ file's order, so a sorted file much larger than the buffer should be shuffled be
 
 With several processes, each does this for the rows that it owns (`distributed.py`), and they exchange counts,
 the share of keywords to hold out, the pairs held out and the keys of a chunk's pairs.
+
+*A teacher* is a sentence-transformers model whose vectors the float guide learns beside the pairs:
+
+    L = L(codes) + L(guide) + weight · (Σ w_q D(q) + mean D(k))        D(t) = 1 − cos(guide(t), teacher(t))
+
+A teacher has read far more than the pairs and knows, for instance, that a film is a movie. The guide shares
+its features with the codes, so both learn from it. Its vectors are cut to the dimensions of the guide along
+their principal directions. Much more weight than the default makes the codes worse (dev/LOG.md, H20, H21).
 """
 
 from __future__ import annotations
@@ -17,6 +25,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
+from os import PathLike
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +34,7 @@ import pyarrow.compute as pc
 
 from rbegir.base.devices import ahead, cpu_count
 from rbegir.base.progress import Report
+from rbegir.encode.sentence.encoder import SentenceEncoder
 from rbegir.errors import InputError, MismatchError
 from rbegir.evaluate.groups import distinct
 from rbegir.index.keys import keys_of
@@ -35,13 +45,17 @@ from rbegir.read.tokenizer import GramBatch, tokenize
 from rbegir.training.batches import Chunk
 from rbegir.training.distributed import KEY, Exchange, Places, RowPlan, join
 from rbegir.training.loss import Ints
-from rbegir.training.teacher import Halves, Teacher
 
 BUFFER_BYTES = 1 << 30  # of text, estimated from the first rows, whatever the number of pairs
 LEAST_ROWS = 1024  # of a chunk
 MAX_VALIDATION = 50_000  # pairs that validation uses
 FEW = 20  # keywords that validation asks for where the hash share is smaller
 SAMPLE = 8192  # keywords that a model starts from
+TAUGHT = 4096  # texts that a teacher encodes at a time
+DIRECTIONS = 20_000  # texts that a teacher's principal directions are found from, at most
+TEACHER_BATCH = 256
+
+Halves = npt.NDArray[np.float16]
 
 
 class TrainingData:
@@ -254,3 +268,34 @@ def tokenize_pairs(table: pa.Table, hash_buckets: int) -> Chunk:
     for texts in (query_texts, keyword_texts):
         assert np.diff(texts.text_offsets).all()  # the readers refuse texts without a letter or digit
     return Chunk(query_texts, keyword_texts, query, keyword, weight)
+
+
+class Teacher:
+    """Unit vectors of texts, with at most `dims` dimensions."""
+
+    def __init__(
+        self,
+        model: str | PathLike[str],
+        dims: int,
+        *,
+        device: str = "cpu",
+        report: Report = lambda *progress: None,
+    ) -> None:
+        self._encoder = SentenceEncoder.load(model, device=device, batch_size=TEACHER_BATCH)
+        self._dims, self._report = dims, report
+        self._basis: npt.NDArray[np.float32] | None = None  # [dimensions of the model, dims]
+
+    def __call__(self, texts: pa.Array, task: str) -> Halves:
+        """The vectors of texts; `task` is query or document. The directions are those of the first call."""
+        if self._basis is None:
+            some = np.linspace(0, len(texts) - 1, min(DIRECTIONS, len(texts)), dtype=np.int64)
+            vectors = self._encoder.vectors(texts.take(pa.array(some)).to_pylist(), task)
+            _, directions = np.linalg.eigh(vectors.T @ vectors)  # ascending eigenvalues
+            self._basis = directions[:, ::-1][:, : self._dims].astype(np.float32)
+        out = np.empty((len(texts), self._basis.shape[1]), np.float16)
+        for low in range(0, len(texts), TAUGHT):
+            vectors = self._encoder.vectors(texts.slice(low, TAUGHT).to_pylist(), task) @ self._basis
+            lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+            out[low : low + TAUGHT] = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
+            self._report(min(low + TAUGHT, len(texts)), len(texts), "asking the teacher")
+        return out

@@ -27,7 +27,7 @@ from rbegir.read.tokenizer import tokenize
 from rbegir.training import state
 from rbegir.training.config import Precision, TrainConfig, change
 from rbegir.training.corpus import ENOUGH, corpus_pairs, wanted_pairs
-from rbegir.training.data import MAX_VALIDATION, TrainingData
+from rbegir.training.data import MAX_VALIDATION, Teacher, TrainingData
 from rbegir.training.distributed import Exchange, Rank, join_processes
 from rbegir.training.loop import Run, Validation, train_all
 from rbegir.training.rerank import (
@@ -40,7 +40,6 @@ from rbegir.training.rerank import (
     searched_texts,
 )
 from rbegir.training.step import Learner, resolve_device
-from rbegir.training.teacher import Teacher
 
 # the settings that are arguments of `run`; its `teacher` is a model, that of the settings a weight
 SETTINGS = {setting.name for setting in fields(TrainConfig)} - {"teacher"}
@@ -107,7 +106,7 @@ def run(
 
     `corpus` is the texts that will be searched, in the same forms or as a list of texts: pairs made from them
     (`corpus.py`) are added where clicked pairs are few, or used alone if `pairs` is None. `teacher` is a
-    sentence-transformers model to learn from, too: a directory or a name in the local cache (`teacher.py`).
+    sentence-transformers model to learn from, too: a directory or a name in the local cache (`data.py`).
     `config` replaces the preset's shape, shared towers included. `valid` is a file of pairs, None to hold out
     2 % of the keywords by a fixed hash, False for no validation. `out` is the checkpoint's directory; without
     it the model is only returned. `progress` shows a bar and figures on stderr; None does where somebody

@@ -11,7 +11,7 @@ from rbegir.base import masks
 from rbegir.codes.layout import pack
 from rbegir.codes.planes import Codes
 from rbegir.search.backend import Backend, Partition
-from rbegir.search.maxsim import ItemOrder
+from rbegir.search.items import ItemOrder
 from rbegir.search.reference import ReferenceBackend
 
 

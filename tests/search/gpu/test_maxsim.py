@@ -14,7 +14,7 @@ from rbegir.codes.planes import Codes
 from rbegir.search.gpu import maxsim
 from rbegir.search.gpu.backend import GpuBackend
 from rbegir.search.gpu.words import INTERPRETED
-from rbegir.search.maxsim import ItemOrder
+from rbegir.search.items import ItemOrder
 from rbegir.search.reference import ReferenceBackend
 from tests.search.gpu.cases import assert_items_equal, items_of, make_case
 

@@ -20,7 +20,7 @@ from rbegir.base.masks import Mask
 from rbegir.codes.layout import GROUP, groups
 from rbegir.errors import DeviceError, needing
 from rbegir.search.backend import Backend, Progress
-from rbegir.search.maxsim import ItemHits, ItemOrder
+from rbegir.search.items import ItemHits, ItemOrder
 from rbegir.search.missrate import MissCertificate
 from rbegir.search.paper import PaperPlan, SelectionGeometry, queue_heads, thread_of, thread_sizes
 from rbegir.search.paper import plan as plan_paper

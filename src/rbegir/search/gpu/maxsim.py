@@ -27,7 +27,7 @@ from rbegir.search.gpu.card import Card
 from rbegir.search.gpu.device import Worker
 from rbegir.search.gpu.matches import NEVER, ROWS, SLAB_BITS, columns_of, match_items, operand_of
 from rbegir.search.gpu.words import SlabSearch
-from rbegir.search.maxsim import Floats, ItemHits, ItemOrder, add_up, best_items, inverse_norms
+from rbegir.search.items import Floats, ItemHits, ItemOrder, add_up, best_items, inverse_norms
 from rbegir.search.partition import Int64s, Values
 
 LONG = 1 << 14  # keywords of an item from which its pieces are matched side by side
