@@ -102,6 +102,22 @@ MUTANTS = {
         "events_[e].lanes & partition.candidates(g, filter)",
         "events_[e].lanes & partition.candidates(g)",
     ),
+    "what halved values lose, forgotten": Mutant(
+        "scan_query.cpp",
+        "shape_.top() * std::max(value, 0);",
+        "shape_.top() * std::max<int>(values_[d], 0) / scale_;",
+    ),
+    "halved values rounded away from zero": Mutant(
+        "scan_query.cpp",
+        "values_[d] / static_cast<int>(scale_);",
+        "(values_[d] - (values_[d] < 0 && scale_ > 1)) / static_cast<int>(scale_);",
+    ),
+    "the least sum of products one too large": Mutant(
+        "scan_query.cpp", "std::floor(largest / scale_);", "std::floor(largest / scale_) + 1;"
+    ),
+    "filters forgotten where queries are multiplied": Mutant(
+        "scan_worker.cpp", "passing[g] & candidates[g]", "passing[g]"
+    ),
     "a key that just reaches the threshold refused": Mutant(
         "scan_query.hpp", "* (1 - 1e-9);", "* (1 + 1e-9);"
     ),

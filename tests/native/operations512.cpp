@@ -65,6 +65,12 @@ struct Results {
         int64_t __attribute__((vector_size(64))) numbers;
         std::memcpy(&numbers, in.bytes[1], 64);
         add("signs64", uint64_t{Ops::signs64(numbers)});
+        add("fields8", Ops::fields8(a, b));
+        add("widen8", Ops::widen8(in.bytes[0] + 5));
+        add("repeat4", Ops::repeat4(in.bytes[0] + 7));
+        add("dot32", Ops::dot32(a, b, c));
+        add("permute32", Ops::permute32(a, b, c));
+        add("at_least32", Ops::at_least32(a, c));
         add("at_most8", Ops::at_most8(a, b));
         add("at_most16", Ops::at_most16(a, b, c, d));
     }

@@ -13,7 +13,7 @@ from tests.isa import needs_isa
 
 FLAGS = (
     "-std=c++20 -O1 -mavx2 -mbmi2 -mavx512f -mavx512bw -mavx512vl -mavx512dq"
-    " -mavx512vbmi -mavx512vbmi2 -mavx512bitalg -mavx512vpopcntdq"
+    " -mavx512vbmi -mavx512vbmi2 -mavx512bitalg -mavx512vpopcntdq -mavx512vnni"
 )
 
 

@@ -175,6 +175,39 @@ def test_hostile_queries(isa: str, batch: int, planes: int) -> None:
         assert_equal(parts, values.astype(np.int16), 37, 64, planes, isa)
 
 
+def wide_queries(rng: np.random.Generator, count: int, n: int) -> np.ndarray:
+    """Queries of 7 and 8 bits: as they are, halved with a remainder or without, all at the extremes."""
+    top = rng.choice((127, 254, 255), (count, 1))
+    values = rng.integers(-top, top + 1, (count, n))
+    values = np.where(top == 254, values // 2 * 2, values)
+    return np.where(rng.random((count, 1)) < 0.3, np.where(values < 0, -top, top), values).astype(np.int16)
+
+
+@every_isa(*EMULATED)
+@pytest.mark.parametrize("words", [1, 2, 5, 16])
+@pytest.mark.parametrize("planes", [1, 2, 3, 4])
+def test_batches_of_wide_queries(isa: str, words: int, planes: int) -> None:
+    """Batches for which AVX-512 multiplies: keywords exactly at the threshold, and at the extremes.
+
+    Many tie with the last hit, so a limit that is one too strict loses some. Those equal to the signs of a
+    query have the largest sum there is, their opposites the smallest.
+    """
+    n = 64 * words
+    rng = np.random.default_rng([words, planes])
+    values = wide_queries(rng, 37, n)
+    near, opposite = (planted(rng, 12, planes, values, side) for side in (1, -1))
+    best = np.where(values[:6] > 0, 1, -1) * (2**planes - 1)
+    pool = np.concatenate([near, opposite, best, -best]).astype(np.int16)
+    codes = Codes.from_values(pool[rng.integers(0, len(pool), 530)], planes)
+    keep = masks.from_bools(rng.random(201) < 0.5)
+    for parts in (
+        [Partition(pack(codes), 530)],
+        [Partition(pack(codes[:329]), 329), Partition(pack(codes[329:]), 201, keep)],
+    ):
+        for batch, k in ((37, 10), (16, 100), (37, 1000)):
+            assert_equal(parts, values[:batch], k, n, planes, isa)
+
+
 @pytest.mark.parametrize("words", range(1, 17))
 @pytest.mark.parametrize("planes", [1, 2, 3, 4])
 def test_hard_worlds(words: int, planes: int) -> None:

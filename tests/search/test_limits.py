@@ -29,6 +29,15 @@ def test_hard_worlds(isa: str, seed: int) -> None:
     assert sum("limited" in asked for *_, asked in answers) >= 2
 
 
+@every_isa(*EMULATED)
+@pytest.mark.parametrize(("n", "planes"), [(64, 2), (64, 4), (128, 2), (192, 3)])
+def test_hard_worlds_of_batches(isa: str, n: int, planes: int) -> None:
+    """Many queries at once, in batches that are multiplied and in smaller ones."""
+    world = Still(np.random.default_rng([n, planes]), n=n, planes=planes, count=200, work=100_000)
+    answers = list(world.results({isa: CpuBackend(n, planes, threads=1, isa=isa)}, asks=12))
+    assert [asked for _, _, same, asked in answers if not same] == []
+
+
 def test_many_results() -> None:
     """10⁴ limited results of each backend, compared with a full sort."""
     compared = 0

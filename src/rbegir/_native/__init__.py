@@ -1,6 +1,6 @@
 """The native module (module.cpp), and which instruction set its kernels use.
 
-    avx512      AVX-512 F, BW, VL, DQ, VBMI, VBMI2, BITALG and VPOPCNTDQ (Ice Lake, Zen 4 and later)
+    avx512      AVX-512 F, BW, VL, DQ, VBMI, VBMI2, BITALG, VPOPCNTDQ and VNNI (Ice Lake, Zen 4 and later)
     avx512bw    AVX-512 F, BW, VL and DQ (Skylake-X, Cascade Lake)
     avx2        AVX2 with FMA, BMI 1 and 2
     neon        every 64-bit ARM CPU

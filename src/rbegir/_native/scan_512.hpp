@@ -5,7 +5,7 @@
 // bytes. For one word the left-out bit costs nothing, as it joins the index of the limit.
 #pragma once
 
-#include "scan_simd.hpp"
+#include "scan_dot.hpp"
 
 namespace rbegir::scan {
 namespace {
@@ -92,8 +92,16 @@ int exact_abreast(const Shape &any_shape, const QueryBits &any_query, const Reac
 template <class Ops>
 constexpr Kernel kernel_512(const char *name) {
     using Filters = Simd<Trait512<Ops>>;
-    return {name,        Filters::PLAN, Filters::expanded_bytes, Filters::expand,  Filters::filter, Filters::filter_raw,
-            exact_lanes, transpose,     exact_abreast<Ops>,      compact_512<Ops>, count_bits};
+    using Products = Dot<Ops, Filters>;
+    const auto expanded_bytes = [](const Shape &shape, Kind kind) {
+        return kind == DOT ? Products::expanded_bytes(shape) : Filters::expanded_bytes(shape, kind);
+    };
+    const auto expand = [](const Shape &shape, Kind kind, Group group, int shift, uint8_t *out) {
+        if (kind == DOT) Products::expand(shape, group, shift, out);
+        else Filters::expand(shape, kind, group, shift, out);
+    };
+    return {name,        Filters::PLAN, expanded_bytes,     expand,           Filters::filter, Filters::filter_raw,
+            exact_lanes, transpose,     exact_abreast<Ops>, compact_512<Ops>, count_bits,      Products::filter};
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The operations of 64-byte vectors that VBMI, VBMI2, BITALG and VPOPCNTDQ add to AVX-512BW.
+// The operations of 64-byte vectors that VBMI, VBMI2, BITALG, VPOPCNTDQ and VNNI add to AVX-512BW.
 #pragma once
 
 #include "scan_avx512bw.hpp"
@@ -15,6 +15,22 @@ struct Avx512 : Avx512bw {
     RBEGIR_INLINE static uint32_t signs64(const Numbers &a) { return _mm512_movepi64_mask((__m512i)a); }
     // The bytes in `lanes`, one after the other, then zeros.
     RBEGIR_INLINE static V compress8(uint64_t lanes, V a) { return _mm512_maskz_compress_epi8(lanes, a); }
+    // Byte i is eight bits of the 64-bit number around it, from bit first[i] on, going round.
+    RBEGIR_INLINE static V fields8(V first, V a) { return _mm512_multishift_epi64_epi8(first, a); }
+    // 16 bytes as 32-bit numbers.
+    RBEGIR_INLINE static V widen8(const uint8_t *p) {
+        return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p)));
+    }
+    RBEGIR_INLINE static V repeat4(const uint8_t *p) {
+        int number;
+        __builtin_memcpy(&number, p, 4);
+        return _mm512_set1_epi32(number);
+    }
+    // In each 32-bit number, adds the products of four unsigned bytes of a and signed ones of b.
+    RBEGIR_INLINE static V dot32(V sum, V a, V b) { return _mm512_dpbusd_epi32(sum, a, b); }
+    // 32-bit number i is number index[i] % 32 of low and high side by side.
+    RBEGIR_INLINE static V permute32(V low, V index, V high) { return _mm512_permutex2var_epi32(low, index, high); }
+    RBEGIR_INLINE static uint64_t at_least32(V a, V b) { return _mm512_cmpge_epi32_mask(a, b); }
 };
 
 }  // namespace

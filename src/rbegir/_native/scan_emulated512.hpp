@@ -90,6 +90,37 @@ struct Emulated512 {
         for (int at = 0; lanes; lanes &= lanes - 1) out.byte[at++] = a.byte[__builtin_ctzll(lanes)];
         return out;
     }
+    RBEGIR_INLINE static V fields8(V first, V a) {
+        return map8([&](int i) {
+            uint64_t number;
+            __builtin_memcpy(&number, a.byte + i / 8 * 8, 8);
+            return static_cast<int>((number >> first.byte[i] % 64 | number << (64 - first.byte[i]) % 64) & 255);
+        });
+    }
+    RBEGIR_INLINE static V widen8(const uint8_t *p) {
+        return map32([=](int i) { return p[i]; });
+    }
+    RBEGIR_INLINE static V repeat4(const uint8_t *p) {
+        return map8([=](int i) { return p[i % 4]; });
+    }
+    RBEGIR_INLINE static V dot32(V sum, V a, V b) {
+        return map32([&](int i) {
+            int products = 0;
+            for (int j = 4 * i; j < 4 * i + 4; ++j) products += a.byte[j] * static_cast<int8_t>(b.byte[j]);
+            return static_cast<uint32_t>(number(sum, i)) + static_cast<uint32_t>(products);
+        });
+    }
+    RBEGIR_INLINE static V permute32(V low, V index, V high) {
+        return map32([&](int i) {
+            const int from = number(index, i) & 31;
+            return number(from < 16 ? low : high, from % 16);
+        });
+    }
+    RBEGIR_INLINE static uint64_t at_least32(V a, V b) {
+        uint64_t lanes = 0;
+        for (int i = 0; i < 16; ++i) lanes |= static_cast<uint64_t>(number(a, i) >= number(b, i)) << i;
+        return lanes;
+    }
     RBEGIR_INLINE static uint64_t at_most8(V a, V b) {
         uint64_t lanes = 0;
         for (int i = 0; i < 64; ++i) lanes |= static_cast<uint64_t>(a.byte[i] <= b.byte[i]) << i;
@@ -108,6 +139,20 @@ struct Emulated512 {
   private:
     RBEGIR_INLINE static int least(int a, int b) { return a < b ? a : b; }
     RBEGIR_INLINE static int word(const V &v, int i) { return v.byte[2 * i] | v.byte[2 * i + 1] << 8; }
+    RBEGIR_INLINE static int32_t number(const V &v, int i) {
+        int32_t number;
+        __builtin_memcpy(&number, v.byte + 4 * i, 4);
+        return number;
+    }
+    template <class F>
+    RBEGIR_INLINE static V map32(const F &f) {
+        V v;
+        for (int i = 0; i < 16; ++i) {
+            const auto number = static_cast<uint32_t>(f(i));
+            __builtin_memcpy(v.byte + 4 * i, &number, 4);
+        }
+        return v;
+    }
     template <class F>
     RBEGIR_INLINE static V map8(const F &f) {
         V v;

@@ -36,6 +36,7 @@ constexpr int MAX_WORDS = 16;
 constexpr int MAGNITUDE_BITS = 8;  // |v| ≤ 255
 constexpr int LISTED = 3;          // places of a group that are always written, used or not
 constexpr int ABREAST = 8;         // keywords that may be scored side by side
+constexpr int DOT_BINS = 32;       // limits of DOT, of 32 bits each
 constexpr int COMPACT_ROW = 128;   // bytes of a row while columns are gathered: it may run over by a group
 
 struct Shape {
@@ -63,8 +64,8 @@ struct Group {
     size_t stride;
 };
 
-// The ways to add up a deficit, the fastest first; see scan_simd.hpp.
-enum Kind { BYTE = 0, WIDE = 1, COARSE = 2, KINDS = 3 };
+// The ways to add up a deficit with tables, the fastest first (scan_simd.hpp), and by multiplication (scan_dot.hpp).
+enum Kind { BYTE = 0, WIDE = 1, COARSE = 2, TABLE_KINDS = 3, DOT = 3 };
 
 // How a kernel cuts the 64·words dimensions into tables.
 struct Plan {
@@ -72,7 +73,7 @@ struct Plan {
     int lookups;     // tables of a word (64 dimensions)
     bool left;       // the last dimension of each word is not in them: it is gathered in tables of its own
     bool keeps_rows;  // the first 8 index rows of a word are its rows, unchanged
-    int cap[KINDS];  // largest entry with which chunks of lookups add up in bytes; 0: the kind is not there
+    int cap[TABLE_KINDS];  // largest entry with which chunks of lookups add up in bytes; 0: the kind is not there
 
     RBEGIR_INLINE constexpr int table() const { return 1 << index_bits; }
     RBEGIR_INLINE constexpr int left_tables(int words) const {
@@ -84,6 +85,7 @@ struct Plan {
         return left && kind == BYTE && planes <= 2;
     }
     RBEGIR_INLINE constexpr int limit_bins(Kind kind, int planes) const {
+        if (kind == DOT) return DOT_BINS;
         return left_in_limit(kind, planes) ? table() >> planes : table();
     }
     // The class is shifted right by this much, and what is still too large counts as the last bin.
@@ -96,9 +98,10 @@ struct Plan {
 
 // One query as the filters see it.
 struct Lut {
-    const uint8_t *tables;      // [plan.tables(words)][plan.table()], 64-byte aligned
-    const uint8_t *limit_low;   // [plan.table()] low byte of the limit: a keyword passes with a sum up to it
-    const uint8_t *limit_high;  // [plan.table()] high byte; not read by BYTE
+    const uint8_t *tables;      // [plan.tables(words)][plan.table()], 64-byte aligned; DOT: int8 [n] values
+    const uint8_t *limit_low;   // [plan.table()] low byte of the limit: a keyword passes with a sum up to it;
+                                // DOT: int32 [DOT_BINS] the least sum with which it passes
+    const uint8_t *limit_high;  // [plan.table()] high byte; read by WIDE and COARSE
     int bin_shift;
 };
 
@@ -142,7 +145,8 @@ struct Kernel {
     size_t (*expanded_bytes)(const Shape &, Kind);
     // Index rows of a group, made once and used by every query of a batch.
     void (*expand)(const Shape &, Kind, Group, int bin_shift, uint8_t *out);
-    // One query against `groups` expanded groups; at most `groups` events. Only keywords in `candidates` [groups] count.
+    // One query, not of DOT, against `groups` expanded groups; at most `groups` events. Only keywords in `candidates`
+    // [groups] count.
     int (*filter)(const Shape &, Kind, const Lut &, const uint8_t *expanded, int groups, const uint64_t *candidates,
                   Event *out);
     // One query against `groups` groups where they lie, one after the other; events come in any order. Only keywords
@@ -162,6 +166,9 @@ struct Kernel {
     void (*compact)(const Shape &, Group, uint64_t lanes, uint8_t *out, int fill);
     // Set bits of a mask.
     size_t (*count)(const uint64_t *mask, size_t words);
+    // Several queries against groups expanded for DOT: the keywords that pass, [queries][groups]. Null: there is no DOT.
+    void (*filter_dot)(const Shape &, const Lut *, int queries, const uint8_t *expanded, int groups,
+                       uint64_t *out) = nullptr;
 };
 
 extern const Kernel PORTABLE;

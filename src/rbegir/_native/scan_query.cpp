@@ -28,12 +28,14 @@ int dimension_of(const Plan &plan, int words, int table, int bit) {
 }  // namespace
 
 Query::Query(const Shape &shape, const Kernel &kernel, const int16_t *values, const Limit &limit)
-    : shape_(shape), kernel_(kernel), limit_(limit), sign_(shape.words), magnitude_(MAGNITUDE_BITS * shape.words) {
+    : shape_(shape), kernel_(kernel), limit_(limit), sign_(shape.words), magnitude_(MAGNITUDE_BITS * shape.words),
+      values_(values) {
     const Plan &plan = kernel.plan;
     int64_t sum = 0, squares = 0;
     for (int d = 0; d < shape.n(); ++d) {
         const int v = values[d], size = std::abs(v);
         sum += size;
+        largest_ = std::max(largest_, size);
         squares += size * size;
         sign_[d / 64] |= static_cast<uint64_t>(v > 0) << (d % 64);
         for (int m = 0; m < MAGNITUDE_BITS; ++m)
@@ -46,8 +48,6 @@ Query::Query(const Shape &shape, const Kernel &kernel, const int16_t *values, co
     double weights = 0;
     for (int p = 0; p < shape.planes; ++p) weights += std::pow(4.0, p);
     deviation_ = std::sqrt(static_cast<double>(squares) / 4 * weights);
-    if (plan.left)
-        for (int w = 0; w < shape.words; ++w) left_.push_back(values[w * 64 + 63]);
 
     const int tables = plan.tables(shape.words), size = plan.table();
     entries_.resize(static_cast<size_t>(tables) * size);
@@ -79,7 +79,7 @@ void Query::prepare(int64_t threshold) {
     const Plan &plan = kernel_.plan;
     const double largest =
         std::max(largest_deficit(threshold, 0), largest_deficit(threshold, shape_.max_class()));
-    for (int kind = shape_.words == 1 ? BYTE : WIDE; kind < KINDS; ++kind) {
+    for (int kind = shape_.words == 1 ? BYTE : WIDE; kind < TABLE_KINDS; ++kind) {
         if (plan.cap[kind] == 0) continue;
         kind_ = static_cast<Kind>(kind);
         const double for_entries = static_cast<double>(largest_entry_) / plan.cap[kind];
@@ -94,6 +94,17 @@ void Query::prepare(int64_t threshold) {
     for (size_t i = 0; i < entries_.size(); ++i) tables_[i] = static_cast<uint8_t>(entries_[i] * factor);
 }
 
+void Query::multiply() {
+    kind_ = DOT;
+    scale_ = largest_ > 127 ? 2 : 1;
+    dot_best_ = 0;
+    for (int d = 0; d < shape_.n(); ++d) {
+        const int value = values_[d] / static_cast<int>(scale_);  // towards zero: see scan_dot.hpp
+        tables_[d] = static_cast<uint8_t>(value);
+        dot_best_ += shape_.top() * std::max(value, 0);
+    }
+}
+
 void Query::limits(int64_t threshold, uint8_t *low, uint8_t *high) const {
     const Plan &plan = kernel_.plan;
     const int bins = plan.limit_bins(kind_, shape_.planes), shift = bin_shift();
@@ -103,11 +114,17 @@ void Query::limits(int64_t threshold, uint8_t *low, uint8_t *high) const {
         const int first = std::min(bin << shift, shape_.max_class());
         const int last = bin == bins - 1 ? shape_.max_class() : std::min(((bin + 1) << shift) - 1, shape_.max_class());
         const double largest = std::max(largest_deficit(threshold, first), largest_deficit(threshold, last));
+        if (kind_ == DOT) {
+            const double least = static_cast<double>(dot_best_) - std::floor(largest / scale_);
+            const auto whole = static_cast<int32_t>(std::clamp(least, -0x1p30, 0x1p30));
+            std::memcpy(low + sizeof whole * bin, &whole, sizeof whole);
+            continue;
+        }
         for (int x = bin; x < plan.table(); x += bins) {  // higher bits: left-out dimensions
             double rest = largest;
             for (int p = 0; p < shape_.planes && bins < plan.table(); ++p) {
                 const bool set = x / bins >> p & 1;
-                if (set != (left_[0] > 0)) rest -= std::abs(left_[0]) << (shape_.planes - 1 - p);
+                if (set != (values_[63] > 0)) rest -= std::abs(values_[63]) << (shape_.planes - 1 - p);
             }
             // A limit below 0 becomes 0, which the exact score will refuse.
             const double limit = std::floor(rest / unit() / scale_ * (1 + 1e-9) + rounding);

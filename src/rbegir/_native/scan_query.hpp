@@ -30,13 +30,17 @@ AlignedBytes aligned_bytes(size_t size);
 
 class Query {
   public:
+    // `values` [n] must outlive it.
     Query(const Shape &shape, const Kernel &kernel, const int16_t *values, const Limit &limit);
 
     const Limit &limit() const { return limit_; }
 
     // Chooses the cheapest kind that is sharp enough at this threshold and rounds the tables for it.
     void prepare(int64_t threshold);
+    // After `prepare`: chooses DOT instead.
+    void multiply();
     Kind kind() const { return kind_; }
+    bool rounded() const { return scale_ > 1; }
     int bin_shift() const { return kernel_.plan.bin_shift(kind_, shape_); }
     const uint8_t *tables() const { return tables_.get(); }
     // Limits of the prepared kind for a threshold that is not below the prepared one. Both [plan.table()].
@@ -65,11 +69,13 @@ class Query {
     int magnitude_bits_ = 0;
     int64_t best_dot_ = 0;            // (2^P − 1)·Σ|v|
     double deviation_ = 0;            // of the deficit of random keywords
-    std::vector<int16_t> left_;       // v of the left-out dimension of each word
+    const int16_t *values_;           // v
+    int largest_ = 0;                 // |v|
     std::vector<uint16_t> entries_;   // [tables][table] exact
     int largest_entry_ = 0;
     Kind kind_ = WIDE;
     double scale_ = 1;                // of tables and limits; 1: not rounded
+    int64_t dot_best_ = 0;            // the largest sum of DOT
     AlignedBytes tables_;
 };
 

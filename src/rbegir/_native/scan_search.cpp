@@ -85,16 +85,16 @@ class Searcher {
     std::vector<std::vector<Hit>> scan(const std::vector<Query *> &queries, const std::vector<int64_t> &thresholds,
                                        const Work &work, size_t k) const {
         for_each(queries.size(), threads_, SHARE, [&](size_t q) { queries[q]->prepare(thresholds[q]); });
+        choose_dot(queries, static_cast<double>(k) / static_cast<double>(work.candidates));
         std::vector<std::vector<Hit>> found(queries.size());
-        for (const Kind kind : {BYTE, WIDE, COARSE}) {
+        for (const Kind kind : {BYTE, WIDE, COARSE, DOT}) {
             std::vector<size_t> members;
-            std::vector<const Query *> same;
             for (size_t q = 0; q < queries.size(); ++q)
-                if (queries[q]->kind() == kind) {
-                    members.push_back(q);
-                    same.push_back(queries[q]);
-                }
+                if (queries[q]->kind() == kind) members.push_back(q);
             if (members.empty()) continue;
+            std::stable_partition(members.begin(), members.end(), [&](size_t q) { return !queries[q]->limit().few; });
+            std::vector<const Query *> same;
+            for (const size_t q : members) same.push_back(queries[q]);
             ScanState state{shape_, kernel_, partitions_, same, k, std::vector<std::atomic<int64_t>>(same.size())};
             for (size_t i = 0; i < members.size(); ++i) state.thresholds[i] = thresholds[members[i]];
             auto workers = run(state, work);
@@ -106,6 +106,23 @@ class Searcher {
                 }
         }
         return found;
+    }
+
+    // Changes queries to DOT if that is faster to find a share of the keywords, as measured. With one plane tables are
+    // faster. So is BYTE where it need not round; else the fewer planes, the more must be looked for, as keywords that
+    // pass only for the rounding are scored too. A few queries do not pay for unpacking.
+    void choose_dot(const std::vector<Query *> &queries, double share) const {
+        if (!kernel_.filter_dot || shape_.planes == 1) return;
+        const double enough = shape_.planes == 2 ? 5e-4 : shape_.planes == 3 ? 1e-4 : 0;
+        std::vector<Query *> faster;
+        int filtered = 0;
+        for (Query *query : queries)
+            if (query->kind() != BYTE || (query->rounded() && share >= enough)) {
+                faster.push_back(query);
+                filtered += !query->limit().few;
+            }
+        if (filtered < (shape_.words == 1 ? 16 : 32 / shape_.planes)) return;
+        for (Query *query : faster) query->multiply();
     }
 
     std::vector<std::unique_ptr<Worker>> run(ScanState &state, const Work &work) const {

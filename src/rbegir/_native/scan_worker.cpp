@@ -8,6 +8,7 @@ namespace rbegir::scan {
 namespace {
 
 constexpr size_t EXPANDED_BYTES = 21504;  // of a block: most of L1
+constexpr size_t DOT_BYTES = 131072;      // of one for DOT, which brings each group to L1 once: a part of L2
 constexpr size_t WORD_BYTES = 65536;      // of a block whose keywords are only scored one by one: a part of L2
 constexpr int GATHER_LANES = 32;          // groups with at most so many candidates are gathered
 constexpr int EXACT_LANES = 2;            // so few candidates of a lonely group are scored without the filter
@@ -28,11 +29,13 @@ Worker::Worker(ScanState &state)
     }
     if (queries <= RAW_QUERIES) return;
     expanded_bytes_ = state.kernel.expanded_bytes(state.shape, kind_);
-    for (const Query *query : state.queries) (query->limit().few ? scores_each_ : sums_) = true;
-    capacity_ = sums_ ? std::clamp<size_t>(EXPANDED_BYTES / expanded_bytes_, 1, MAX_SLOTS)
+    sums_ = std::count_if(state.queries.begin(), state.queries.end(), [](auto *query) { return !query->limit().few; });
+    scores_each_ = sums_ < queries;
+    capacity_ = sums_ ? std::clamp<size_t>((kind_ == DOT ? DOT_BYTES : EXPANDED_BYTES) / expanded_bytes_, 1, MAX_SLOTS)
                       : std::clamp<size_t>(WORD_BYTES / (rows_ * GROUP), 1, MAX_WORD_SLOTS);
     own_filters_ = !state.partitions[0].filters.empty();
     if (sums_) expanded_ = aligned_bytes(expanded_bytes_ * capacity_);
+    if (kind_ == DOT) dot_lanes_.resize(sums_ * capacity_);
     if (scores_each_) words_ = aligned_bytes(rows_ / 8 * capacity_ * GROUP * sizeof(uint64_t));
 }
 
@@ -157,7 +160,7 @@ void Worker::expand(Slot slot, uint64_t lanes) {
         uint8_t *expanded = expanded_.get() + at * expanded_bytes_;
         state_.kernel.expand(state_.shape, kind_, slot.group, shift_, expanded);
         // Exact scores read the rows where they are in L1 already, if they are there as they were.
-        if (state_.kernel.plan.keeps_rows && state_.shape.words == 1)
+        if (state_.kernel.plan.keeps_rows && state_.shape.words == 1 && kind_ != DOT)
             slot.group = {expanded, (expanded_bytes_ - GROUP) / state_.shape.planes};
     }
     lanes_[at] = lanes;
@@ -218,11 +221,16 @@ void Worker::apply_filters(const Span *spans, const Span *end) {
 
 void Worker::flush_slots() {
     if (slots_.empty()) return;
+    if (kind_ == DOT && sums_)
+        state_.kernel.filter_dot(state_.shape, luts_.data(), static_cast<int>(sums_), expanded_.get(),
+                                 static_cast<int>(slots_.size()), dot_lanes_.data());
     for (size_t q = 0; q < luts_.size(); ++q) {
         const uint64_t *candidates = own_filters_ ? &passing_[q * task_groups_ + flushed_] : lanes_;
         const int64_t before = best_[q].threshold();
         const bool hit =
-            state_.queries[q]->limit().few ? score_each(q, candidates) : score_filtered(q, candidates);
+            state_.queries[q]->limit().few ? score_each(q, candidates)
+            : kind_ == DOT                 ? score_multiplied(q, candidates)
+                                           : score_filtered(q, candidates);
         if (hit || state_.thresholds[q].load(std::memory_order_relaxed) > before)
             exchange_thresholds(q, before, slots_[0].first);
     }
@@ -235,13 +243,28 @@ bool Worker::score_filtered(size_t q, const uint64_t *candidates) {
     Event events[MAX_SLOTS];
     const int found = state_.kernel.filter(state_.shape, kind_, luts_[q], expanded_.get(),
                                            static_cast<int>(slots_.size()), candidates, events);
-    for (int e = 0; e < found; ++e) {
+    score_events(q, events, found);
+    return found > 0;
+}
+
+// The same of those that passed DOT.
+bool Worker::score_multiplied(size_t q, const uint64_t *candidates) {
+    Event events[MAX_SLOTS];
+    int found = 0;
+    const uint64_t *passing = &dot_lanes_[q * slots_.size()];
+    for (uint32_t g = 0; g < slots_.size(); ++g)
+        if (const uint64_t lanes = passing[g] & candidates[g]) events[found++] = {g, lanes};
+    score_events(q, events, found);
+    return found > 0;
+}
+
+void Worker::score_events(size_t q, const Event *events, int count) {
+    for (int e = 0; e < count; ++e) {
         const Slot &slot = slots_[events[e].group];
         const uint64_t lanes = events[e].lanes;
         if (slot.block) score(q, slot.group, lanes, [&](int lane) { return slot.block->positions[lane]; });
         else score(q, slot.group, lanes, [&](int lane) { return slot.first + lane; });
     }
-    return found > 0;
 }
 
 // All candidates of the slots, one by one. Returns whether any reached the threshold.

@@ -4,7 +4,8 @@
 // that stay in L1 while all queries pass over it. Groups of which few keywords pass a mask are gathered first, so
 // that a block is full of candidates; not if queries have filters of their own, which know groups only. A query whose
 // own filter passes few keywords scores each of them: its block is transposed to words, once for all such queries.
-// Where all queries are of that kind, the blocks are larger.
+// Where all queries are of that kind, and for DOT, which reads a block group by group for all queries, the blocks are
+// larger.
 #pragma once
 
 #include <atomic>
@@ -21,7 +22,7 @@ constexpr size_t RAW_QUERIES = 2;  // up to so many queries, expanding does not 
 constexpr size_t MAX_SLOTS = 16;   // groups of a block; with their tables they fit into L1
 constexpr size_t MAX_WORD_SLOTS = 64;  // of one whose keywords are only scored one by one
 
-// What the threads of a scan share. The queries are of one kind.
+// What the threads of a scan share. The queries are of one kind; those that score each candidate come last.
 struct ScanState {
     Shape shape;
     const Kernel &kernel;
@@ -57,7 +58,9 @@ class Worker {
     void add(size_t q, int64_t deficit, int32_t cls, int64_t position);
     template <class Position>
     void score(size_t q, Group group, uint64_t lanes, const Position &position);
+    void score_events(size_t q, const Event *events, int count);
     bool score_filtered(size_t q, const uint64_t *candidates);
+    bool score_multiplied(size_t q, const uint64_t *candidates);
     bool score_each(size_t q, const uint64_t *candidates);
     void filter_in_place(size_t q, const Partition &partition, size_t first, size_t groups);
     void scan_in_place(const Partition &partition, const Span &span);
@@ -78,7 +81,8 @@ class Worker {
     std::vector<Lut> luts_;
     std::vector<Event> events_;  // of groups in place
     AlignedBytes copies_;        // [events][rows][64] their rows
-    bool own_filters_ = false, sums_ = false, scores_each_ = false;  // whether there are queries that have, need, do so
+    bool own_filters_ = false, scores_each_ = false;  // whether there are queries that have filters, that do so
+    size_t sums_ = 0;                                 // queries that do not
     size_t expanded_bytes_ = 0, capacity_ = 0;
     AlignedBytes expanded_;
     AlignedBytes words_;  // [rows / 8][capacity · 64] of the slots, for queries that score each candidate
@@ -90,6 +94,7 @@ class Worker {
     AlignedBytes columns_;       // [rows][COMPACT_ROW] being gathered
     int64_t positions_[2 * GROUP];
     int gathered_ = 0;
+    std::vector<uint64_t> dot_lanes_;  // [sums_][slots] what passes DOT
 };
 
 }  // namespace rbegir::scan
