@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -218,6 +219,22 @@ def test_threads_change_the_index_while_it_is_compacted(
     assert {row["id"]: row["text"] for row in index.rows()} == state
     index.verify()
     names(index)
+
+
+def test_old_segments_are_given_up_before_a_compaction_ends(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = [weakref.ref(one.segment) for one in index._state().segments]
+    left = []
+    forget = writer.Compaction.forget
+
+    def watched(compaction: writer.Compaction) -> None:
+        forget(compaction)
+        left.append([segment() is None for segment in old])
+
+    monkeypatch.setattr(writer.Compaction, "forget", watched)
+    index.compact()
+    assert left == [[True] * len(old)]
 
 
 def test_a_second_compaction_waits_for_the_first(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:

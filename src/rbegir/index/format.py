@@ -58,8 +58,6 @@ HEADER = struct.Struct("<8sHHII")
 FOOTER = struct.Struct("<QQQIII")
 BUFFER = 256 * BLOCK  # bytes collected before a write
 SYNC_BYTES = 2 * BUFFER  # bytes written before a sync: few enough that a change beside it waits only shortly
-
-Turn = Callable[[], AbstractContextManager[object]]
 DIRECTORY_LIMIT = 1 << 28  # a directory is read whole, so its size is bounded
 # 256 columns take at most 0.6 MB; the rest is enough for 68,000 segments of at most 236 bytes, which hold
 # 3·10¹⁰ keywords even if every segment is just too large to be merged
@@ -101,12 +99,16 @@ def map_file(path: Path, most: int | None = None) -> Mapping:
         os.close(descriptor)
 
 
+Turn = Callable[[], AbstractContextManager[object]]
+
+
 class FileWriter:
     """Writes one file front to back; `finish` makes it durable. Nothing refers to an unfinished file.
 
     A long file is copied and synced piece by piece, so that a change in another thread never waits long: for
     the interpreter, or because the file system writes the whole file when the change syncs its own. `turn`
-    is entered for each piece: changes do not overlap with it, so that neither waits for the other's syncs.
+    is entered for each sync: a change waits for one piece at most, and none of its own syncs waits for this
+    file.
     """
 
     def __init__(self, path: Path, kind: FileKind, turn: Turn = nullcontext) -> None:

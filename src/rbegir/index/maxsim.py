@@ -1,11 +1,8 @@
-"""MaxSim: items ranked by several vectors per query and several keywords per item (late interaction).
+"""MaxSim over a snapshot: items ranked by several vectors per query and several keywords per item.
 
-    score(query, item) = Σ over vectors q of the query of  max over keywords k of the item of  cos(q, k)
-
-Every item with a keyword that passes the filter is scored. The cosine is that of the codes: the exact integer
-q·k, times 1/‖k‖ and 1/‖q‖ in float64. The sum has a fixed order (`search.items`), so a score has the same
-bits on every device, with every instruction set, number of threads and division into segments. Items with
-equal scores are ordered by their first keywords.
+Every item with a keyword that passes the filter is scored (`search.items` has the formula). The score has the
+same bits on every device, with every instruction set, number of threads and division into segments. Items
+with equal scores are ordered by their first keywords.
 
 For each attribute that names items, the keywords of a snapshot are sorted by item once, which takes 8 bytes
 per keyword. Keywords that were added item by item are sorted already: their codes are read from beginning to
@@ -62,7 +59,8 @@ def _all_partitions(snapshot: Snapshot, request: SearchRequest) -> list[Partitio
     numbers, partitions, _ = scope(snapshot, request, 0)
     having = dict(zip(numbers, partitions, strict=True))
     return [
-        having.get(number) or Partition(one.segment.packed(), one.entry.count, masks.empty(one.entry.count))
+        having.get(number)
+        or Partition(one.segment.packed(), one.entry.count, masks.freeze(masks.empty(one.entry.count)))
         for number, one in enumerate(snapshot.segments)
     ]
 

@@ -103,7 +103,7 @@ class Index:
             check_match(model, manifest)
         self._read_only = read_only
         self._writer = writer
-        self._mutex = threading.RLock()  # held by changes
+        self._mutex = threading.RLock()  # held by changes, and by a compaction while it syncs
         self._compacting = threading.RLock()  # held by a compaction, which takes the mutex only to swap
         self._loading = threading.Lock()  # held while the model loads; searches do not take the mutex
         self._switching = threading.Lock()  # held while `_snapshot` and `_model` change together
@@ -343,7 +343,7 @@ class Index:
             with self._writing() as writer:
                 compaction = stack.enter_context(writer.compacting(self._snapshot))
             if compaction.write(self._turn, stack.enter_context(reported(progress, "compacting"))):
-                compaction.prepare(self._snapshot)
+                compaction.find_deleted(self._snapshot)
                 with self._writing() as writer:
                     writer.swap(compaction, self._snapshot)
                     self._reopen(self._snapshot)
@@ -654,9 +654,10 @@ class Index:
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
-        """Keep changes out for a moment, unless they leave none for TURN_SECONDS."""
-        taken = self._mutex.acquire(timeout=TURN_SECONDS)
+        """Hold off changes; after TURN_SECONDS without a pause between them, go on beside them."""
+        taken = False
         try:
+            taken = self._mutex.acquire(timeout=TURN_SECONDS)
             yield
         finally:
             if taken:

@@ -182,6 +182,7 @@ class Writer:
                 "compact was called by the progress function of a compaction", hint="call it afterwards"
             )
         self._compaction, self._rewritten_rows = Compaction(self.directory, before), before.manifest.next_row
+        del before  # so that `forget` frees it
         try:
             yield self._compaction
         finally:
@@ -342,7 +343,7 @@ class Compaction:
         self._empty = empty
         return True
 
-    def prepare(self, current: Snapshot) -> None:
+    def find_deleted(self, current: Snapshot) -> None:
         """Find what was deleted until now, so that little is left to find while changes wait for the swap."""
         later = {one.entry.file: one for one in current.segments}
         for group, _ in self._groups:
@@ -350,7 +351,8 @@ class Compaction:
                 self._deleted_since(one, later.get(one.entry.file))
 
     def forget(self) -> None:
-        """Give up the old segments one by one: the system takes milliseconds to free the file of each."""
+        """Give up the old segments one by one, so that other threads run between them: freeing a file takes
+        the system milliseconds, during which no other thread runs."""
         del self._before
         while self._groups:
             group, _ = self._groups.pop()

@@ -57,7 +57,7 @@ from rbegir.evaluate.groups import contains
 INITIAL_GAMMA = 10.0
 MAX_GAMMA = 40.0  # exp(−γ) and 10⁹ exp(γ) are normal float32 numbers
 BLOCK = 1 << 25  # scores at a time: 128 MB
-GPU_BLOCK = 1 << 28  # 1 GB: a GPU waits for the launches of small blocks
+GPU_BLOCK = 1 << 26  # 256 MB: a GPU waits for the launches of smaller blocks
 SHARED_BY = 2  # threads of a pool
 
 Ints = npt.NDArray[np.int32]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from rbegir.codes.planes import Codes
 from rbegir.search.gpu import maxsim
@@ -93,11 +94,12 @@ def test_what_is_kept_of_an_order() -> None:
     assert not tested._plans
 
 
+@pytest.mark.whole
 def test_nothing_to_find() -> None:
     case = make_case(np.random.default_rng(1), 64, 2, queries=2, counts=(100,), density=0.0)
     order = items_of(np.random.default_rng(2), 100, 5)
     nothing = ItemOrder(np.zeros(0, np.int64), np.zeros(1, np.int64))
-    for parts, own in ((case.parts, order), ([], nothing), (case.parts, nothing)):
+    for parts, own in ((case.parts, order), ([], nothing), ([], order), (case.parts, nothing)):
         assert [len(column) for column in GpuBackend(64, 2, DEVICE).maxsim(parts, case.values, own, 3)] == [
             0
         ] * 3
@@ -114,13 +116,30 @@ def test_float32_scores_are_within_the_slack(monkeypatch: pytest.MonkeyPatch) ->
         return found
 
     monkeypatch.setattr(maxsim.ItemScan, "scores", watched)
-    for vectors in (1, 32, 80):
-        case = make_case(np.random.default_rng(vectors), 64, 2, queries=vectors, k=10**6, counts=(300,))
+    for vectors, n, planes in ((1, 64, 2), (17, 64, 1), (32, 64, 2), (33, 192, 4), (80, 64, 2)):
+        case = make_case(np.random.default_rng(vectors), n, planes, queries=vectors, k=10**6, counts=(300,))
         order = items_of(np.random.default_rng(2), 300, 8)
-        exact = ReferenceBackend(64, 2).maxsim(case.parts, case.values, order, 10**6)
-        assert_items_equal(GpuBackend(64, 2, DEVICE), case, order)
+        exact = ReferenceBackend(n, planes).maxsim(case.parts, case.values, order, 10**6)
+        assert_items_equal(GpuBackend(n, planes, DEVICE), case, order)
         errors = np.abs(off[-1][exact.items] - exact.scores)
         assert errors.max() < maxsim.slack(vectors) / 2
+
+
+@pytest.mark.whole
+def test_items_that_do_not_fit_beside_the_keywords_are_left_to_the_cpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    case = make_case(np.random.default_rng(1), 64, 2, queries=3, counts=(300,))
+    order = items_of(np.random.default_rng(2), 300, 8)
+    tested = GpuBackend(64, 2, DEVICE)
+
+    def full(scan: maxsim.ItemScan, items: int) -> torch.Tensor:
+        raise torch.OutOfMemoryError("out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(maxsim.ItemScan, "scores", full)
+        assert_items_equal(tested, case, order)
+    assert_items_equal(tested, case, order)
 
 
 @pytest.mark.whole

@@ -27,9 +27,11 @@ from rbegir.search.paper import plan as plan_paper
 from rbegir.search.partition import Candidates, Int64s, Limits, Partition, Values, merge
 
 with needing("searching on a GPU needs torch and triton ({} is missing)", "pip install 'rbegir[gpu]'"):
+    from torch import OutOfMemoryError
+
     from rbegir.search.gpu import maxsim, proof
     from rbegir.search.gpu.card import SURVIVOR_BYTES, Batch, power_of_two
-    from rbegir.search.gpu.device import MAX_SLAB, MaskCache, Range, Worker, find_devices
+    from rbegir.search.gpu.device import MAX_SLAB, MaskCache, Range, Worker, find_devices, slab_bytes
     from rbegir.search.gpu.replay import Replays
     from rbegir.search.gpu.words import Slab, SlabSearch
 
@@ -116,17 +118,34 @@ class GpuBackend(Backend):
     def _maxsim(self, parts: list[Partition], values: Values, order: ItemOrder, k: int) -> ItemHits:
         """MaxSim on the devices; on the CPU if keywords do not fit, as items cannot be streamed in chunks."""
         with self._lock:
-            placed, streamed, _ = self._place(parts)
-            if not streamed:
-                pieces = []
-                for worker, own in zip(self._workers, placed, strict=True):
-                    with worker.active():
-                        pieces.append([_piece(worker, part, worker.resident.get(part.range)) for part in own])
-                plan = self._plan(order, placed, pieces)
-                return maxsim.search(order, plan, self._workers, pieces, values, k)
+            room = sum(worker.resident.free() + worker.resident.used for worker in self._workers)
+            count = sum(part.count for part in parts)
+            if count and slab_bytes(count, self.n, self.planes) <= room:
+                try:
+                    found = self._maxsim_on_devices(parts, values, order, k)
+                except DeviceError as error:  # what is kept for items did not fit beside the keywords
+                    self._plans.pop(order, None)
+                    if not isinstance(error.__cause__, OutOfMemoryError):
+                        raise
+                    found = None
+                if found is not None:
+                    return found
         from rbegir.search.cpu import CpuBackend
 
         return CpuBackend(self.n, self.planes).maxsim(parts, values, order, k)
+
+    def _maxsim_on_devices(
+        self, parts: list[Partition], values: Values, order: ItemOrder, k: int
+    ) -> ItemHits | None:
+        """None if keywords do not fit."""
+        placed, streamed, _ = self._place(parts)
+        if streamed:
+            return None
+        pieces = []
+        for worker, own in zip(self._workers, placed, strict=True):
+            with worker.active():
+                pieces.append([_piece(worker, part, worker.resident.get(part.range)) for part in own])
+        return maxsim.search(order, self._plan(order, placed, pieces), self._workers, pieces, values, k)
 
     def _plan(
         self, order: ItemOrder, placed: list[list[ResidentRange]], pieces: list[list[SlabSearch]]

@@ -116,7 +116,8 @@ def match_items(
     TOP: tl.constexpr = (1 << P) - 1
     BLOCKS: tl.constexpr = N // 32
     ITEMS: tl.constexpr = ROWS // CELLS
-    FLOAT: tl.constexpr = 0x4B400000  # the bits of 3 · 2²² as float32: FLOAT + i are those of 3 · 2²² + i
+    # the bits of 3 · 2²² as float32; FLOAT + i are those of 3 · 2²² + i for |i| ≤ 2²², and |dot| is less
+    FLOAT: tl.constexpr = 0x4B400000
     own_stride = stride.to(tl.int64)
     column = tl.arange(0, COLUMNS)
     cell = tl.arange(0, CELLS)

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from rbegir.codes.score import QUERY_LIMIT
 from rbegir.search.gpu.card import Card
 from rbegir.search.gpu.device import Worker
 from rbegir.search.gpu.matches import NEVER, ROWS, SLAB_BITS, columns_of, match_items, operand_of
@@ -150,8 +151,8 @@ def spans_of(
     def spans(wheres: Int64s, lengths: Int64s, places: Int64s, long: Int64s | None) -> Spans:
         rows = {cells: int((-(-lengths // cells) * cells).sum()) for cells in CELLS}
         cells = min(reversed(CELLS), key=rows.__getitem__)
-        turns = np.argsort(lengths // -cells, kind="stable")
-        columns = wheres[turns], lengths[turns].astype(np.int32), places[turns]
+        longest_first = np.argsort(lengths // -cells, kind="stable")
+        columns = wheres[longest_first], lengths[longest_first].astype(np.int32), places[longest_first]
         where, length, place = (torch.from_numpy(column).to(device) for column in columns)
         which = None if long is None else torch.from_numpy(long).to(device)
         return Spans(slab, where, length, place, cells, which)
@@ -160,12 +161,12 @@ def spans_of(
     if short.size:
         found.append(spans(wheres[short], lengths[short], items[short], None))
     if long.size:
-        which, at, size = pieces_of(lengths[long])
+        which, at, size = cuts_of(lengths[long])
         found.append(spans(wheres[long][which] + at, size, which, items[long]))
     return found
 
 
-def pieces_of(lengths: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+def cuts_of(lengths: Int64s) -> tuple[Int64s, Int64s, Int64s]:
     """Spans of these lengths cut into pieces: whose piece it is, where in the span it begins, its length."""
     count = np.maximum(1, -(-lengths // LONG))
     which = np.repeat(np.arange(len(lengths)), count)
@@ -178,6 +179,7 @@ class ItemScan:
 
     def __init__(self, card: Card, share: Share, pieces: Sequence[SlabSearch], values: Values) -> None:
         n, planes = self.n, self.planes = card.n, card.planes
+        assert n * (2**planes - 1) * QUERY_LIMIT < 1 << 22  # a bound of |dot|, see FLOAT in `match_items`
         self.device, self.share, self.pieces = card.device, share, pieces
         self.vectors, self.columns = len(values), columns_of(len(values))
         operand, sums = operand_of(values, planes)
@@ -268,8 +270,13 @@ class ItemScan:
 
 
 def slack(vectors: int) -> float:
-    """By how much a float32 score may be off: 10⁻⁶ for each cosine, and what adding them rounds away."""
-    return vectors * (1e-6 + 2.0**-23 * (vectors / 16 + 6))
+    """By how much a float32 score may be off. With u = 2⁻²⁴ and V vectors of cosines of at most 1:
+
+    rsqrt ≤ 4u, its product, the rounding of 1/‖q‖ and its product     7u < 10⁻⁶ for each cosine
+    adding a block of up to 32, in any order                            < 17u for each of them
+    adding block after block                                            < u·V/32 for each of the V
+    """
+    return vectors * (1e-6 + 2.0**-23 * (vectors / 16 + 9))
 
 
 def search(
@@ -306,7 +313,7 @@ def exact(
     parts = np.flatnonzero(np.diff(ends // EXACT_KEYWORDS)) + 1
     for items in np.split(chosen, parts) if chosen.size else ():
         at, begins = entries(order, items)
-        which, offsets, sizes = pieces_of(order.starts[items + 1] - order.starts[items])
+        which, offsets, sizes = cuts_of(order.starts[items + 1] - order.starts[items])
         positions = order.positions[at]
         found = plan.slabs.at(positions)
         best, first = np.full((len(which), len(values)), -np.inf), np.full(len(which), NEVER)
