@@ -13,7 +13,7 @@ Both ways to read verify checksums first: `take(positions)` checks a few blocks 
 the whole array once for filters.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,8 +21,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rbegir.base.arguments import type_named
-from rbegir.errors import CorruptError
+from rbegir.base.arguments import can_name, type_named
+from rbegir.errors import CorruptError, InputError
 from rbegir.index.format import File, FileWriter, Section
 
 INT32_LIMIT = 2**31 - 1
@@ -239,3 +239,14 @@ def _value_bytes(chunk: pa.Array) -> npt.NDArray[Any]:
 
 def _buffer(section: Section) -> pa.Buffer:
     return pa.py_buffer(section.unchecked(np.uint8, section.bytes))
+
+
+def check_item(name: str, columns: Mapping[str, str]) -> None:
+    """Refuse a column that does not name items; `columns` are the types of the attributes."""
+    if name not in columns:
+        listed = ", ".join(columns) or "none"
+        raise InputError(f"item must be an attribute, got {name!r}", hint=f"the attributes are: {listed}")
+    if not can_name(columns[name]):
+        raise InputError(
+            f"item must be an attribute of strings or 64-bit integers, {name!r} is {columns[name]}"
+        )

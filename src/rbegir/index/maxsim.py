@@ -19,10 +19,11 @@ import pyarrow as pa
 
 from rbegir.base import masks
 from rbegir.errors import InputError
+from rbegir.index.columns import check_item
 from rbegir.index.query import Searcher, query_values, scope
 from rbegir.index.snapshot import Snapshot
 from rbegir.index.tenant import within
-from rbegir.search.items import ItemOrder, check_item, item_numbers
+from rbegir.search.items import ItemOrder, item_numbers
 from rbegir.search.partition import Partition
 from rbegir.search.request import SearchRequest
 

@@ -21,13 +21,14 @@ from rbegir.codes.score import QUERY_LIMIT, KeyScores, cosines, least_keys
 from rbegir.encode.encoder import Encoder, decoder, key_scores, takes_vectors
 from rbegir.encode.reranker import Reranker
 from rbegir.errors import InputError, MismatchError, describe
+from rbegir.index.columns import check_item
 from rbegir.index.filter import Filter, while_wanted
 from rbegir.index.manifest import Manifest
 from rbegir.index.snapshot import Snapshot
 from rbegir.index.tenant import TenantSnapshot, within
 from rbegir.search.backend import Backend, Candidates, Partition, check_planes, coarse, open_backend
 from rbegir.search.hits import Cursor, Hits, attribute_column
-from rbegir.search.items import best_of_items, check_item, item_numbers
+from rbegir.search.items import best_of_items, item_numbers
 from rbegir.search.partition import Int64s, Limits
 from rbegir.search.request import SearchRequest
 from rbegir.search.rerank import VectorReranker, by_code_alone, find_candidates, rerank

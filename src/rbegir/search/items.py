@@ -20,15 +20,13 @@ backend returns the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from rbegir.base.arguments import can_name
-from rbegir.errors import InputError
 from rbegir.search.partition import Candidates, Int64s, Values
 
 if TYPE_CHECKING:
@@ -43,17 +41,6 @@ Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 Find = Callable[[Int64s, int | None], Candidates]  # queries, hits → the best hits of these queries
 Look = Callable[[Int64s, Candidates], tuple[Int64s, Bools]]  # → their items, and which may be returned
-
-
-def check_item(name: str, columns: Mapping[str, str]) -> None:
-    """Refuse a column that does not name items; `columns` are the types of the attributes."""
-    if name not in columns:
-        listed = ", ".join(columns) or "none"
-        raise InputError(f"item must be an attribute, got {name!r}", hint=f"the attributes are: {listed}")
-    if not can_name(columns[name]):
-        raise InputError(
-            f"item must be an attribute of strings or 64-bit integers, {name!r} is {columns[name]}"
-        )
 
 
 def item_numbers(column: pa.Array) -> Int64s:
