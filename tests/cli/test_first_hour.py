@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import subprocess
@@ -14,11 +15,15 @@ import pyarrow as pa
 import pytest
 
 from rbegir.base.arguments import MAX_TEXT_BYTES
+from rbegir.client.clients import AsyncClient, Client
+from rbegir.cluster.client import Cluster
 from rbegir.encode.binarizer.binarizer import Binarizer
 from rbegir.encode.clsm.model import Model
 from rbegir.errors import InputError, MismatchError
+from rbegir.index.generations import Generations
 from rbegir.index.store import Index
 from rbegir.read.pairs import read_pairs, read_texts
+from rbegir.search.request import OPTIONS
 from tests.cli.test_index_cli import model, rbegir
 from tests.index.fakes import HashEncoder
 
@@ -191,14 +196,76 @@ def test_vectors(tmp_path: Path, vectors: np.ndarray[Any, Any]) -> None:
         assert len(bare.add_codes(other.encode_keywords(vectors[:3]))) == 3
 
 
+def test_a_single_vector_and_lists_of_numbers_are_taken(
+    tmp_path: Path, vectors: np.ndarray[Any, Any]
+) -> None:
+    binarizer = Binarizer(64).fit(vectors)
+    with Index.create(tmp_path / "x.rbe", binarizer) as index:
+        assert index.add(vectors[:3].tolist(), attributes={"item": [0, 0, 1]}).tolist() == [0, 1, 2]
+        assert index.add(list(vectors[3:5])).tolist() == [3, 4]
+        assert index.add(vectors[5].tolist()).tolist() == [5]
+        assert index.upsert(vectors[6], [6]).tolist() == [6]
+        assert index.codes(range(7)) == binarizer.encode_keywords(vectors[:7])
+        single, several = index.search(vectors[2:3], k=3), index.search(vectors[:2], k=3)
+        for one in (vectors[2], vectors[2].tolist(), vectors[2].astype(object), [vectors[2]]):
+            assert index.search(one, k=3).ids.tolist() == single.ids.tolist()
+        for more in (vectors[:2].tolist(), list(vectors[:2]), tuple(map(tuple, vectors[:2].tolist()))):
+            assert index.search(more, k=3).scores.tolist() == several.scores.tolist()
+        values = binarizer.encode_queries(vectors[2:3]).values()
+        assert index.search_codes(values[0], k=3).ids.tolist() == single.ids.tolist()
+        assert next(index.scan(values[0], -1.0)).equals(next(index.scan(vectors[2].tolist(), -1.0)))
+        assert (
+            index.coarse_rows(values[0], 3, planes=1).tolist()
+            == index.coarse_rows(values, 3, planes=1).tolist()
+        )
+        ranked = index.maxsim(vectors[:2], 1, item="item", where="item is not null")
+        assert index.maxsim(vectors[:2].tolist(), 1, item="item", where="item is not null").equals(ranked)
+        both = index.maxsim([vectors[:2], vectors[2]], 1, item="item", where="item is not null")
+        assert both["item"].to_pylist() == [0, 1]
+        for wrong in ([[0.5, 0.5], [0.5]], [[]], [True]):
+            with pytest.raises(InputError):
+                index.search(wrong)  # type: ignore[arg-type]
+            with pytest.raises(InputError):
+                index.add(wrong)  # type: ignore[arg-type]
+        assert len(index) == 7
+
+
 def test_an_unknown_option_is_named(tmp_path: Path) -> None:
-    with Index.create(tmp_path / "x.rbe", HashEncoder()) as index:
-        for search in (lambda: index.search("a", top_k=3), lambda: index.search_codes(None, top_k=3)):
-            with pytest.raises(InputError, match="search has no option 'top_k'") as caught:
-                search()  # type: ignore[no-untyped-call]
-            assert "its options are k, where, " in caught.value.hint
-    for method in (Index.search, Index.search_codes):
-        assert "            where: A filter, such as" in (method.__doc__ or "")
+    wrong: Any = {"top_k": 3}
+    codes = np.ones((1, 64), np.int8)
+    cluster = object.__new__(Cluster)  # options are checked before anything else
+    with (
+        Index.create(tmp_path / "x.rbe", HashEncoder()) as index,
+        Generations([tmp_path / "x.rbe"], HashEncoder(), read_only=True) as generations,
+        Client("http://127.0.0.1:9") as client,
+    ):
+        waiting = AsyncClient("http://127.0.0.1:9")
+        for opened in (index, generations, client, cluster, waiting):
+            for search, query in ((opened.search, "a"), (opened.search_codes, codes)):
+                with pytest.raises(InputError, match="search has no option 'top_k'") as caught:
+                    asyncio.run(search(query, **wrong))  # type: ignore[arg-type]
+                assert "its options are k, where, " in caught.value.hint
+        asyncio.run(waiting.close())
+        for method, ask in {
+            "scan": lambda options: index.scan("a", 0.5, **options),
+            "maxsim": lambda options: index.maxsim("a", item="document", **options),
+            "coarse_rows": lambda options: index.coarse_rows(codes, 3, planes=1, **options),
+        }.items():
+            for options in (wrong, {"mode": "paper"}):
+                with pytest.raises(
+                    InputError, match=f"{method} has no option '{next(iter(options))}'"
+                ) as caught:
+                    ask(options)
+                assert caught.value.hint == "its options are where, allow, deny, must, tenant"
+        with pytest.raises(InputError, match="coarse_rows has no option 'top_k'"):
+            cluster.coarse_rows(codes, 3, planes=1, **wrong)
+
+
+def test_help_lists_the_options_of_every_search() -> None:
+    for opened in (Index, Generations, Client, AsyncClient, Cluster):
+        for method in (opened.search, opened.search_codes):
+            for name in OPTIONS:
+                assert name == "k" or f"            {name}: {OPTIONS[name][1]}" in (method.__doc__ or "")
 
 
 def test_what_objects_show_of_themselves(model: Path, tmp_path: Path) -> None:

@@ -265,7 +265,7 @@ WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any], type[RbegirError], str]]
     ("search", ("a",), {"planes": 1.5}, InputError, "planes must be a whole number of at least 1, got 1.5"),
     ("search", ("a",), {"mode": "fast"}, InputError, "mode"),
     ("search", ([],), {}, InputError, "queries must hold at least one query"),
-    ("search", ([1],), {}, InputError, "queries must hold texts, got int64"),
+    ("search", ([True],), {}, InputError, "queries must hold texts, got bool"),
     ("search", ("…",), {}, TextError, "has no letter and no digit"),
     ("search", ("\ud800",), {}, InputError, "a text holds a lone surrogate, which UTF-8 cannot encode"),
     ("search", ("a",), {"where": "prize < 3"}, FilterError, "there is no column 'prize'"),
@@ -283,6 +283,7 @@ WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any], type[RbegirError], str]]
         "planes and mode='paper' cannot be combined",
     ),
     ("search", (np.zeros((1, 4)),), {}, ServiceError, "this index has no model of vectors"),
+    ("search", ([0.5, 1],), {}, ServiceError, "this index has no model of vectors"),
     (
         "search_codes",
         (np.zeros((1, 64), np.float32),),
@@ -356,6 +357,10 @@ def test_vectors_search_an_index_made_with_a_binarizer(tmp_path: Path) -> None:
         for kind in ("sync", "async"):
             do = caller(kind, service.url)
             assert_same(do("search", vectors[:5], k=3), index.search(vectors[:5], k=3))
+            for one in (vectors[7], vectors[7].tolist(), [vectors[7]]):
+                assert_same(do("search", one, k=3), index.search(vectors[7:8], k=3))
+            values = binarizer.encode_queries(vectors[7:8]).values()
+            assert_same(do("search_codes", values[0], k=3), index.search_codes(values, k=3))
             with pytest.raises(ServiceError, match="no model of texts"):
                 do("search", "a text")
             with pytest.raises(InputError, match="3 features"):

@@ -98,7 +98,8 @@ def test_bad_codes_and_queries(index: Index) -> None:
         np.zeros((1, 64)),
         np.full((1, 64), np.nan),
         np.zeros((1, 64), np.int32),
-        np.zeros(64, np.int8),
+        np.zeros(64),
+        np.zeros((1, 1, 64), np.int8),
         5,
     ):
         message = "queries must be rbegir.Codes or an int8 or int16 array [queries, n], got"

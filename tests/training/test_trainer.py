@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import get_type_hints
 
 import numpy as np
 import pyarrow as pa
@@ -245,6 +247,14 @@ def test_public_name(pairs_file: Path) -> None:
     model = rbegir.train(pairs_file, **QUICK, epochs=1)
     assert isinstance(model, rbegir.Model)
     json.dumps(model.config.to_dict())
+
+
+def test_its_signature_says_that_it_returns_a_model() -> None:
+    shown = inspect.signature(rbegir.train)
+    assert shown.return_annotation is rbegir.Model
+    assert get_type_hints(rbegir.train)["return"] is rbegir.Model
+    assert shown.parameters == inspect.signature(run).parameters
+    assert inspect.signature(run).return_annotation is TrainResult
 
 
 def test_learning_rate_rises_and_falls() -> None:

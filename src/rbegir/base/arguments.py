@@ -12,6 +12,7 @@ import contextlib
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,24 @@ def check_queries(queries: Any) -> list[str]:
         return queries
     texts: list[str] = check_texts(queries, "queries").to_pylist()
     return texts
+
+
+def as_batch(given: Any) -> Any:
+    """Vectors in lists as an array, and a single vector as a batch of one; other values stay as they are."""
+    if isinstance(given, np.ndarray) and given.dtype == object:
+        given = given.tolist()
+    if isinstance(given, (list, tuple)) and given:
+        first = given[0]
+        if (isinstance(first, (list, tuple)) or getattr(first, "ndim", 0) == 1) and len(first):
+            first = first[0]
+        if isinstance(first, Real):
+            try:
+                array = np.asarray(given)
+            except ValueError as error:
+                raise InputError("vectors must have one length, got several") from error
+            given = array if array.dtype.kind in "fiu" else given
+    numbers = isinstance(given, np.ndarray) and given.dtype.kind not in "OUSTM"
+    return given[None] if (numbers or hasattr(given, "detach")) and given.ndim == 1 else given
 
 
 def check_ids(ids: Any, argument: str = "ids", *, unique: bool = False) -> pa.Array:

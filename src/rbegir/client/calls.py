@@ -20,7 +20,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rbegir.base.arguments import check_attributes, check_ids, check_queries, check_texts, refuse_repeats
+from rbegir.base.arguments import (
+    as_batch,
+    check_attributes,
+    check_ids,
+    check_queries,
+    check_texts,
+    refuse_repeats,
+)
 from rbegir.codes.planes import Codes
 from rbegir.errors import InputError, RbegirError, ServiceError
 from rbegir.search.hits import Hits, merge
@@ -97,8 +104,9 @@ def read_json(raw: bytes) -> Record:
 
 def search(queries: Any, request: SearchRequest) -> Plan[Hits]:
     """A search for texts, or for vectors where the index was made with a Binarizer."""
-    if isinstance(queries, np.ndarray) and queries.ndim == 2 and queries.dtype.kind in "fiub":
-        return _search("vectors", queries.tolist(), request)
+    vectors = as_batch(queries)
+    if isinstance(vectors, np.ndarray) and vectors.ndim == 2 and vectors.dtype.kind in "fiub":
+        return _search("vectors", vectors.tolist(), request)
     return _search("queries", [queries] if isinstance(queries, str) else check_queries(queries), request)
 
 

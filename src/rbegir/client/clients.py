@@ -27,7 +27,7 @@ from rbegir.client.calls import Call, Ids, Plan, Record, T
 from rbegir.client.transport import Connection
 from rbegir.codes.planes import Codes
 from rbegir.search.hits import Hits
-from rbegir.search.request import SearchOptions, SearchRequest
+from rbegir.search.request import SearchOptions, search_request, with_options
 
 if TYPE_CHECKING:
     import httpx
@@ -60,6 +60,7 @@ class Client(Connection):
         """Close the connections."""
         self._http.close()
 
+    @with_options
     def search(
         self,
         queries: str | Sequence[str] | npt.NDArray[Any],
@@ -68,15 +69,16 @@ class Client(Connection):
     ) -> Hits:
         """The best k keywords for each text, or vector, as `Index.search` gives them.
 
-        `SearchRequest` lists the options; `where` must be a text, `deadline` replaces the client's timeout_s.
+        `where` must be a text; `deadline` replaces the client's timeout_s.
         """
-        return self._run(calls.search(queries, SearchRequest(k, **options)))
+        return self._run(calls.search(queries, search_request(k, options)))
 
+    @with_options
     def search_codes(
         self, codes: Codes | npt.NDArray[Any], k: int | None = 10, **options: Unpack[SearchOptions]
     ) -> Hits:
         """The best k keywords for each code, or for each integer vector (int8 or int16 [queries, n])."""
-        return self._run(calls.search_codes(codes, SearchRequest(k, **options)))
+        return self._run(calls.search_codes(codes, search_request(k, options)))
 
     def get(self, ids: Any) -> list[Record | None]:
         """The keywords with these ids, one request each; None where there is none. Dates come as texts."""

@@ -42,7 +42,16 @@ from rbegir.index.query import encoded, floors_of, query_values
 from rbegir.index.store import Ids
 from rbegir.search.backend import check_planes
 from rbegir.search.hits import Hits
-from rbegir.search.request import Filters, SearchOptions, SearchRequest, Where, positive_seconds
+from rbegir.search.request import (
+    Filters,
+    SearchOptions,
+    SearchRequest,
+    Where,
+    filter_request,
+    positive_seconds,
+    search_request,
+    with_options,
+)
 from rbegir.search.rerank import VectorReranker
 
 DEADLINE = 30.0  # seconds
@@ -189,18 +198,18 @@ class Cluster:
                     self._writer = None
                 self._model, self._state = model, state
 
+    @with_options
     def search(
         self,
         queries: str | Sequence[str] | npt.NDArray[Any],
         k: int | None = 10,
         **options: Unpack[SearchOptions],
     ) -> Hits:
-        """The best k keywords for a text or for each of a list of texts; options as for `Index.search`, and
+        """The best k keywords for a text, or for each text of a list, as `Index.search` gives them.
 
-        deadline    seconds that this search may take, instead of the cluster's
-        partial     True: if some shards do not answer in time, the hits of the others; see `Hits.searched`
+        `deadline` replaces that of the cluster; with `partial`, `Hits.searched` says what share was searched.
         """
-        request = SearchRequest(k, **options)
+        request = search_request(k, options)
         while True:
             with self._loading:  # codes and view of one model, whatever swap does meanwhile
                 state = self._current()
@@ -214,11 +223,13 @@ class Cluster:
                 if self._current().view.manifest.fingerprint == model.fingerprint:
                     raise
 
+    @with_options
     def search_codes(
         self, codes: Codes | npt.NDArray[Any], k: int | None = 10, **options: Unpack[SearchOptions]
     ) -> Hits:
-        """The best k keywords for each code or integer vector; options as for `search`."""
-        return self._search(self._current(), codes, SearchRequest(k, **options))
+        """The best k keywords for each query code, or integer vector: int8 or int16 [queries, n], ±255."""
+        request = search_request(k, options)
+        return self._search(self._current(), codes, request)
 
     def get(self, ids: Any) -> list[dict[str, Any] | None]:
         """The keywords with these ids: id, text and attributes; None where there is none."""
@@ -234,7 +245,7 @@ class Cluster:
         self, queries: Codes | npt.NDArray[Any], k: int, *, planes: int, **filters: Unpack[Filters]
     ) -> npt.NDArray[np.int64]:
         """The rows [queries, k] of the best keywords by their first planes alone: what the others add."""
-        request = SearchRequest(k, **filters)
+        request = filter_request("coarse_rows", k, filters)
         state = self._current()
         values = query_values(queries, state.view.manifest)
         nothing = state.checker.coarse_rows(state.empty, queries, request, planes)

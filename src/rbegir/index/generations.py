@@ -42,7 +42,7 @@ from rbegir.index.query import encode_queries
 from rbegir.index.store import Ids, Index
 from rbegir.search.hits import Cursor, Hits, keep, merge
 from rbegir.search.items import first_of_items, item_numbers
-from rbegir.search.request import SearchOptions, SearchRequest, local_request
+from rbegir.search.request import SearchOptions, SearchRequest, local_request, with_options
 
 
 class Generations:
@@ -110,19 +110,21 @@ class Generations:
         newest = {key: value for key, value in each[-1].items() if key in shared}
         return {**totals, **newest, "next_row": self._rows_before(len(each)), "generations": each}
 
+    @with_options
     def search(
         self,
         queries: str | Sequence[str] | npt.NDArray[Any],
         k: int | None = 10,
         **options: Unpack[SearchOptions],
     ) -> Hits:
-        """The best k keywords of all generations for each text, or vector; options as for `Index.search`."""
+        """The best k keywords of all generations for each text, or vector."""
         return self.search_codes(encode_queries(self.model, queries), k, **options)
 
+    @with_options
     def search_codes(
         self, codes: Codes | npt.NDArray[Any], k: int | None = 10, **options: Unpack[SearchOptions]
     ) -> Hits:
-        """The exact best k keywords of all generations for each code; filters as for an index."""
+        """The exact best k keywords of all generations for each code."""
         request = local_request(k, options)
         if request.mode != "exact" or request.planes is not None or request.rerank:
             raise InputError(

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rbegir.base.arguments import check_queries
+from rbegir.base.arguments import as_batch, check_queries
 from rbegir.base.devices import cpu_count
 from rbegir.base.masks import Mask
 from rbegir.codes.planes import Codes
@@ -359,18 +359,15 @@ def encode_queries(model: Encoder, queries: Any) -> Codes:
 def _checked(model: Encoder, queries: Any) -> Any:
     """Queries as a list of texts, or as the vectors that a Binarizer takes."""
     texts = query_texts(queries)
-    if texts is not None:
-        queries = texts
-    elif isinstance(queries, np.ndarray) and queries.ndim == 1:
-        queries = queries[None]
+    given = queries if texts is None else texts
     if not takes_vectors(model):
-        return check_queries(queries)
-    if isinstance(queries, (list, tuple)) and any(isinstance(query, str) for query in queries):
+        return check_queries(given)
+    if isinstance(given, (list, tuple)) and any(isinstance(query, str) for query in given):
         raise InputError(
             "an index made with a Binarizer is searched with vectors, got a text",
             hint="encode the text with the encoder whose vectors it holds",
         )
-    return queries
+    return as_batch(given)
 
 
 def is_code(queries: Any) -> bool:
@@ -384,6 +381,8 @@ def query_values(queries: Any, manifest: Manifest) -> npt.NDArray[np.int16]:
         if queries.n != manifest.n:
             raise MismatchError(f"queries have n = {queries.n}, the index holds n = {manifest.n}")
         return queries.values()
+    if is_code(queries):
+        queries = as_batch(queries)
     if not isinstance(queries, np.ndarray) or queries.dtype not in (np.int8, np.int16) or queries.ndim != 2:
         came = describe(queries)
         raise InputError(f"queries must be rbegir.Codes or an int8 or int16 array [queries, n], got {came}")

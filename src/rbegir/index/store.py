@@ -31,7 +31,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rbegir.base.arguments import check_attributes, check_ids, check_tenants, check_texts, fitting
+from rbegir.base.arguments import (
+    as_batch,
+    check_attributes,
+    check_ids,
+    check_tenants,
+    check_texts,
+    fitting,
+)
 from rbegir.base.disk import explained
 from rbegir.base.mapping import arm
 from rbegir.base.progress import Progress, Report, reported
@@ -65,9 +72,9 @@ from rbegir.search.hits import Hits
 from rbegir.search.request import (
     Filters,
     SearchOptions,
-    SearchRequest,
     Tenant,
     Where,
+    filter_request,
     local_request,
     with_options,
 )
@@ -391,7 +398,8 @@ class Index:
         item a keyword belongs. One row per item: query (its number), rank (from 1), item, score, and id, that
         of its first keyword that passes. Scores have the same bits on every device.
         """
-        request = SearchRequest(whole_number("k", k), item=item, **filters)
+        request = filter_request("maxsim", whole_number("k", k), filters, item=item)
+        queries = as_batch(queries)
         several = isinstance(queries, (list, tuple)) and query_texts(queries) is None
         state, batches = self._state(), list(queries) if several else [queries]
         if not all(is_code(batch) for batch in batches):
@@ -462,7 +470,7 @@ class Index:
         Batches have at most `rows` hits, and the columns query (its number), score, id, text and the
         attributes. Queries are texts, vectors or codes, as for `search` and `search_codes`.
         """
-        request = SearchRequest(None, min_score=min_score, **filters)
+        request = filter_request("scan", None, filters, min_score=min_score)
         self._state()
         scorer: Encoder | None
         if is_code(queries):
@@ -498,7 +506,8 @@ class Index:
         **filters: Unpack[Filters],
     ) -> npt.NDArray[np.int64]:
         """The rows [queries, k] of the best keywords, scored by their first planes only."""
-        return self._searcher.coarse_rows(self._state(), queries, SearchRequest(k, **filters), planes)
+        request = filter_request("coarse_rows", k, filters)
+        return self._searcher.coarse_rows(self._state(), queries, request, planes)
 
     def batches(
         self, rows: int = EXPORT_ROWS, *, where: Where = None, tenant: Tenant = None
@@ -573,10 +582,11 @@ class Index:
 
     def _keywords(self, given: Any, report: Report) -> tuple[pa.Array | None, tuple[Codes, str] | None]:
         """Keywords in the form that `_add` takes: texts, or the codes of vectors and their fingerprint."""
-        if isinstance(given, np.ndarray) and given.ndim == 2:
+        vectors = as_batch(given)
+        if getattr(vectors, "ndim", 0) == 2:
             state, model = self._encoding()
             if takes_vectors(model):
-                return None, (encode_vectors(model, given, report), state.manifest.fingerprint)
+                return None, (encode_vectors(model, vectors, report), state.manifest.fingerprint)
         return check_texts(given), None
 
     def _scoring(self, tenant: Tenant = None) -> tuple[Snapshot, Encoder | None]:

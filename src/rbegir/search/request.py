@@ -12,7 +12,7 @@ option is one field here, its line in `SearchOptions` for type checkers, and the
 """
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Annotated, Any, Literal, TypeAlias, TypedDict, TypeVar, cast, get_args, get_type_hints
@@ -338,12 +338,27 @@ def positive_seconds(name: str, value: Any) -> float:
     return float(value)
 
 
+def search_request(k: int | None, options: SearchOptions) -> SearchRequest:
+    """The request of `search` or `search_codes` with these options."""
+    _refuse_unknown("search", options, OPTIONS)
+    return SearchRequest(k, **options)
+
+
+def filter_request(method: str, k: int | None, filters: Filters, **own: Any) -> SearchRequest:
+    """The request of a method that takes filters only, with what the method itself sets."""
+    _refuse_unknown(method, filters, get_type_hints(Filters))
+    return SearchRequest(k, **own, **filters)
+
+
+def _refuse_unknown(method: str, given: Iterable[str], known: Collection[str]) -> None:
+    for name in given:
+        if name not in known:
+            raise InputError(f"{method} has no option {name!r}", hint=f"its options are {', '.join(known)}")
+
+
 def local_request(k: int | None, options: SearchOptions) -> SearchRequest:
     """The request of a search on this machine, which cannot be interrupted and so takes no deadline."""
-    for name in options:
-        if name not in OPTIONS:
-            raise InputError(f"search has no option {name!r}", hint=f"its options are {', '.join(OPTIONS)}")
-    request = SearchRequest(k, **options)
+    request = search_request(k, options)
     if request.deadline is not None:
         raise InputError(
             "an index on this machine cannot interrupt a search, so it takes no deadline",

@@ -1,5 +1,6 @@
 """Training from a file of clicked pairs to a checkpoint: the options, the checks of the data, the result."""
 
+import inspect
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -297,6 +298,8 @@ def _returning_the_model(function: Callable[P, TrainResult]) -> Callable[P, Mode
         return function(*args, **kwargs).model
 
     train.__name__ = train.__qualname__ = "train"
+    train.__annotations__ = {**function.__annotations__, "return": Model}
+    train.__signature__ = inspect.signature(function).replace(return_annotation=Model)  # type: ignore[attr-defined]
     return train
 
 

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rbegir.base.arguments import type_named
+from rbegir.base.arguments import as_batch, type_named
 from rbegir.codes.planes import MAX_PLANES, Codes
 from rbegir.errors import InputError
 from rbegir.search.hits import PREFIX, Cursor, Hits, Why, attribute_column, hit_fields
@@ -92,8 +92,9 @@ def codes_body(codes: Codes | npt.NDArray[Any]) -> list[Any]:
     """Codes or integer vectors as the field `codes`."""
     if isinstance(codes, Codes):
         return hex_planes(codes)
-    if isinstance(codes, np.ndarray) and codes.ndim == 2 and codes.dtype in (np.int8, np.int16):
-        integers: list[Any] = codes.tolist()
+    rows = as_batch(codes)
+    if isinstance(rows, np.ndarray) and rows.ndim == 2 and rows.dtype in (np.int8, np.int16):
+        integers: list[Any] = rows.tolist()
         return integers
     raise InputError(
         f"codes must be rbegir.Codes or an int8 or int16 array [queries, n], got {type(codes).__name__}"
