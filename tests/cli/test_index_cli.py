@@ -27,6 +27,9 @@ from rbegir.index.store import Index
 TEXTS = ["red running shoes", "blue running shoes", "green tea", "black tea", "cheap flights to rome"]
 
 
+COLUMNS = "200"  # of the terminal
+
+
 class Done(NamedTuple):
     status: int
     out: str
@@ -43,7 +46,7 @@ def rbegir(*arguments: object) -> Done:
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.setattr(sys, "argv", ["rbegir", *map(str, arguments)])
-        patch.setenv("COLUMNS", "200")
+        patch.setenv("COLUMNS", COLUMNS)
         with pytest.raises(SystemExit) as exit_:
             main()
     return Done(int(exit_.value.code or 0), out.getvalue(), err.getvalue())
@@ -124,6 +127,61 @@ def test_build_search_change_and_look(built: Path, tmp_path: Path) -> None:
     assert (facts["keywords"], facts["deleted"]) == (4, 3)
     assert rbegir("index", "compact", built, "--json").json["deleted"] == 0
     assert rbegir("index", "verify", built, "--json").json == {"ok": True, "damage": []}
+
+
+def test_count_and_update(built: Path, tmp_path: Path) -> None:
+    assert rbegir("index", "count", built).out == "5\n"
+    assert rbegir("index", "count", built, "--where", "price < 9", "--json").json == {"keywords": 2}
+    changes = tmp_path / "changes.csv"
+    changes.write_text("id,price,text,color\np1,0.5,not stored,red\np2,,neither,blue\n")
+    done = rbegir("index", "update", built, changes, "--columns", "price", "--json")
+    assert done.status == 0, done.err
+    assert (done.json["updated"], done.json["keywords"]) == (2, 5)
+    assert done.json["attributes"] == {"price": "double"}
+    with Index.open(built, read_only=True) as index:
+        assert index.get(["p1", "p2"]) == [
+            {"id": "p1", "text": TEXTS[1], "price": 0.5},
+            {"id": "p2", "text": TEXTS[2], "price": None},
+        ]
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"sku": "p0", "color": "red"}\n{"sku": "p4", "color": "blue"}\n')
+    assert rbegir("index", "update", built, rows, "--id-column", "sku", "--json").json["updated"] == 2
+    assert rbegir("index", "count", built, "--where", "color = 'red'").out == "1\n"
+    for text, error in (
+        ('{"sku": "p0"}\n', f"error: {rows} has no attributes"),
+        (
+            '{"id": "p0", "color": "red"}\n',
+            f"error: {rows} has no column 'sku'; its columns are 'id', 'color'",
+        ),
+        ('{"sku": "p77", "color": "red"}\n', "error: id 'p77' is not in the index"),
+    ):
+        rows.write_text(text)
+        refused = rbegir("index", "update", built, rows, "--id-column", "sku")
+        assert refused.status == 1
+        assert refused.err.splitlines()[-2 if "hint" in refused.err else -1] == error
+
+
+def test_texts_of_hits_stay_readable_beside_many_attributes(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Index.create(tmp_path / "wide.rbe", Model.load(model)) as index:
+        names = ("manufacturer", "category", "warehouse", "delivery", "warranty", "condition")
+        index.add(["waterproof trail running shoes"], attributes={name: [f"some {name}"] for name in names})
+    monkeypatch.setattr("tests.cli.test_index_cli.COLUMNS", "80")
+    out = rbegir("search", tmp_path / "wide.rbe", "shoes").out
+    assert "waterproof trail running" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_tenants_on_the_command_line(model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "shops.rbe"
+    with Index.create(path, Model.load(model), tenant="shop") as index:
+        index.add(TEXTS, attributes={"shop": [7, 8, 7, 7, 8]})
+    assert rbegir("index", "count", path, "--tenant", 8).out == "2\n"
+    out = tmp_path / "pairs.parquet"
+    done = rbegir("join", path, "--k", 1, "--tenant", 7, "--where", "id > 0", "--out", out, "--json")
+    assert (done.json["queries"], done.json["keywords"], done.json["pairs"]) == (2, 2, 2)
+    assert pq.read_table(out)["id"].to_pylist() == [2, 3]
 
 
 def test_a_process_of_its_own(built: Path) -> None:
@@ -346,7 +404,7 @@ def test_the_demo_shows_texts_as_they_are(model: Path, tmp_path: Path) -> None:
         hits = index.search([odd], 1)
     out = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out):
-        patch.setenv("COLUMNS", "200")
+        patch.setenv("COLUMNS", COLUMNS)
         patch.setattr("rbegir.evaluate.evaluator.report_table", lambda _: "")
         demo._show({}, [odd], [odd], hits, hits)
     assert out.getvalue().count("tea [/x] \\u001b]0;pwned") == 5

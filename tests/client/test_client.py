@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
@@ -148,6 +149,39 @@ def test_tenants(model: Path, tmp_path: Path) -> None:
         properties = httpx.get(f"{service.url}/openapi.json").json()["components"]["schemas"]["SearchRequest"]
         assert [one["type"] for one in properties["properties"]["tenant"]["anyOf"]] == ["integer", "null"]
         assert properties["properties"]["item"]["anyOf"][0]["enum"] == ["shop"]
+        for body in ({}, {"ids": [1], "where": "id > 3", "tenant": 1}, {"where": "id > 3", "ids": [1]}):
+            assert httpx.request("DELETE", f"{service.url}/v1/keywords", json=body).status_code == 422
+        for kind, own in (("sync", 1), ("async", 2)):
+            do = caller(kind, service.url)
+            assert do("count", tenant=own) == 10
+            assert do("count", "id < 6", tenant=own) == do("delete", [1, 2, 3, 4, 5], tenant=own) == 2
+            assert do("delete", where="id > 20", tenant=own) == 3
+            assert (do("count", tenant=own), do("count", tenant=7)) == (5, 0)
+            assert do("delete", tenant=own) == 5
+        assert do("count") == do("count", tenant=0) == 10
+
+
+@pytest.mark.parametrize("rows", [1, 7, 1000])
+def test_all_keywords_in_pages(shared: tuple[Path, Running], rows: int) -> None:
+    path, service = shared
+    with rbegir.Index.open(path, read_only=True) as index, rbegir.Client(service.url, READ) as client:
+        assert list(client.rows()) == list(index.rows())
+        assert list(client.rows("price > 99")) == list(index.rows("price > 99"))
+        for where in (None, "lang = 'de'", "id < 0"):
+            wanted = pa.Table.from_batches(index.batches(where=where))
+            pages = list(client.batches(rows, where=where))
+            assert pa.Table.from_batches(pages).equals(wanted)
+            assert [page.num_rows for page in pages[:-2]] == [rows] * (len(pages) - 2)
+        with pytest.raises(InputError, match="rows must be a whole number of at least 1, got 0"):
+            next(client.batches(0))
+        wanted_rows = list(index.rows("price > 99"))
+
+    async def read() -> None:
+        async with rbegir.AsyncClient(service.url, READ) as client:
+            assert [row async for row in client.rows("price > 99")] == wanted_rows
+            assert [len(page) async for page in client.batches(20)] == [20, 10, 0]
+
+    asyncio.run(read())
 
 
 def test_pages_and_ranges_longer_than_a_page(model: Path, tmp_path: Path) -> None:

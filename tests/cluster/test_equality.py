@@ -126,6 +126,16 @@ def test_tenants_are_those_of_one_machine(nodes: Any, tmp_path: Path) -> None:
             equal(cluster.search_codes(codes, None, **options), index.search_codes(codes, None, **options))
             with pytest.raises(InputError, match="item must be an attribute, got 'color'"):
                 cluster.search_codes(codes, item="color")
+            for where, own in (
+                (None, None),
+                ("id > 300", None),
+                (None, "s4"),
+                ("id < 500", "s4"),
+                ("id < 0", None),
+            ):
+                assert cluster.count(where, tenant=own) == index.count(where, tenant=own)
+            with pytest.raises(FilterError, match="there is no column 'prize'"):
+                cluster.count("prize < 3")
             coarse = cluster.coarse_rows(codes, 9, planes=1, tenant="s4")
             assert np.array_equal(coarse, index.coarse_rows(codes, 9, planes=1, tenant="s4"))
             with pytest.raises(MismatchError, match="tenant is 4, in this index 'shop' is string"):

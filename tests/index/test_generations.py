@@ -144,6 +144,36 @@ def test_an_id_that_is_moving_counts_once(tmp_path: Path) -> None:
         assert both.get([3, 30, 99]) == [{"id": 3, "text": "text 3"}, {"id": 30, "text": "text 30"}, None]
 
 
+def test_update_count_and_delete_see_the_newest_version(tmp_path: Path) -> None:
+    paths = make(tmp_path, [OLD, MIDDLE, NEW])
+    with rbegir.Index.create(paths[0], OLD, tenant="shop", overwrite=True) as index:
+        index.add([f"t{i}" for i in range(6)], attributes={"shop": ["a", "b"] * 3, "price": list(range(6))})
+    with rbegir.Index.create(paths[2], NEW, tenant="shop", overwrite=True) as index:
+        index.add(["t6", "t7"], ids=[6, 7], attributes={"shop": ["a", "b"], "price": [6, 7]})
+    with rbegir.Generations(paths, NEW) as both:
+        assert (both.count(), both.count("price > 3"), both.count("price > 3", tenant="a")) == (8, 4, 2)
+        assert both.update([7, 1], {"price": [70, 10]}) == 2
+        assert [found and found["price"] for found in both.get([1, 7])] == [10, 70]
+        assert [found and found["text"] for found in both.get([1, 7])] == ["t1", "t7"]
+        assert [len(index) for index in both.indexes] == [6, 0, 2]
+        with pytest.raises(InputError, match="id 99 is not in the index"):
+            both.update([0, 99], {"price": [50, 50]})
+        assert both.get([0])[0] == {"id": 0, "text": "t0", "shop": "a", "price": 0}  # all or nothing
+        # as a crash while keywords move leaves them; the newer version has another price
+        both.indexes[2].add(["t2", "t3"], [2, 3], {"shop": ["a", "b"], "price": [2, 30]})
+        assert both.delete(where="price = 3") == 0  # only what a newer version replaces
+        assert both.delete(where="price = 30") == 1
+        assert both.get([3]) == [None]
+        assert both.delete([2, 5, 99], tenant="a") == 1
+        assert both.get([2, 5])[1] == {"id": 5, "text": "t5", "shop": "b", "price": 5}
+        assert sorted(both.search("t", k=20).ids[0].tolist()) == [0, 1, 4, 5, 6, 7]
+        assert both.delete(tenant="b") == 3
+        assert sorted(both.search("t", k=20).ids[0].tolist()) == [0, 4, 6]
+        for wrong in ({}, {"ids": [1], "where": "price > 1"}):
+            with pytest.raises(InputError, match="delete needs ids or where, and not both"):
+                both.delete(**wrong)
+
+
 def test_default_ids_never_repeat(tmp_path: Path) -> None:
     paths = make(tmp_path, [OLD, NEW])
     with rbegir.Index.open(paths[0], model=OLD) as index:

@@ -194,6 +194,38 @@ def test_empty_indexes(tmp_path: Path) -> None:
         assert pq.read_table(out).num_rows == 0
 
 
+def test_some_of_the_keywords_are_joined_as_if_they_were_alone(tmp_path: Path) -> None:
+    codes = random_codes(240, seed=9)
+    with Index.create(tmp_path / "x.rbe", n=64, keyword_planes=2, tenant="shop") as index:
+        for low in (0, 80, 160):  # the filter leaves nothing of the first segment
+            part = list(range(low, low + 80))
+            index.add_codes(codes[low : low + 80], part, {"shop": [i % 3 for i in part]})
+        chosen = (
+            {"where": "id >= 100", "tenant": 1},
+            {"where": "id >= 100"},
+            {"tenant": 2},
+            {"where": "id < 0"},
+        )
+        for number, options in enumerate(chosen):
+            ids = [row["id"] for row in index.rows(options.get("where"), tenant=options.get("tenant"))]
+            with Index.create(tmp_path / f"{number}.rbe", n=64, keyword_planes=2) as alone:
+                alone.add_codes(codes[np.array(ids, np.int64)], ids)
+                assert index.neighbors(4, **options) == alone.neighbors(4)
+                assert index.neighbors(None, 0.2, **options) == alone.neighbors(None, 0.2)
+                out = tmp_path / f"{number}.parquet"
+                join = index.joining(None, 4, None, texts=False, **options)
+                facts = write_pairs(out, join, open_backend("cpu", 64, 2))
+                assert (facts["queries"], facts["keywords"]) == (len(ids), len(ids))
+                assert pq.read_table(out) == alone.neighbors(4)
+        other = index.join(index, 3, where="id >= 100")
+        assert len(other) == 3 * 240
+        assert min(other["neighbor_id"].to_pylist()) >= 100
+        identities = {index.joining(None, 4, None, texts=False, **options).identity for options in chosen}
+        assert len(identities) == len(chosen)
+        both = index.join(index, 3, tenant=1)
+        assert {key % 3 for name in ("id", "neighbor_id") for key in both[name].to_pylist()} == {1}
+
+
 def test_refusals(tmp_path: Path) -> None:
     with (
         made(tmp_path / "a.rbe", 40) as index,

@@ -229,6 +229,27 @@ def test_count_and_delete_by_filter(local: Start) -> None:
     assert count() == len(TEXTS) - len(cheap)
 
 
+def test_pages_of_an_export(local: Start) -> None:
+    service = local()
+
+    def page(**parameters: Any) -> list[dict[str, Any]]:
+        return [
+            json.loads(line)
+            for line in service.client.get("/v1/keywords", params=parameters).text.splitlines()
+        ]
+
+    first = page(after=-1, limit=3)
+    assert [(one["id"], one["row"]) for one in first] == [(0, 0), (1, 1), (2, 2)]
+    assert first[0]["text"] == TEXTS[0]
+    service.index.delete([3])
+    assert [one["row"] for one in page(after=2, limit=2)] == [4, 5]
+    assert [one["id"] for one in page(after=2, limit=2, where="id > 10")] == [11, 12]
+    assert page(after=len(TEXTS) - 1) == []
+    assert "row" not in page(limit=1)[0]
+    for wrong in ("-2", "x", "1.0", str(2**60)):
+        problem(service.client.get("/v1/keywords", params={"after": wrong}), 422, "invalid")
+
+
 def test_update_of_attributes(local: Start) -> None:
     service = local()
     before = service.index.get([1, 2, 4])

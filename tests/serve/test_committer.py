@@ -52,9 +52,9 @@ class Gated:
         self._pass("upsert", len(texts))
         return self._index.upsert(texts, ids, attributes)
 
-    def delete(self, ids: Any = None, *, where: Any = None) -> int:
+    def delete(self, ids: Any = None, *, where: Any = None, tenant: Any = None) -> int:
         self._pass("delete", -1 if ids is None else len(ids))
-        return self._index.delete(ids, where=where)
+        return self._index.delete(ids, where=where, tenant=tenant)
 
     def compact(self) -> None:
         self.writes.append(("compact", 0))

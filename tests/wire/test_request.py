@@ -55,6 +55,40 @@ def test_everything_that_can_be_searched_takes_the_same_arguments(method: str) -
     assert first.parameters["options"].annotation == "Unpack[SearchOptions]"
 
 
+def test_methods_of_the_same_name_take_the_same_arguments() -> None:
+    """Besides `progress`, which only an index reports, and texts, instead of which it also takes vectors."""
+    index = rbegir.Index
+    for cls in SEARCHED[1:]:
+        for name, method in vars(cls).items():
+            if name.startswith("_") or name == "open" or not inspect.isfunction(getattr(index, name, None)):
+                continue
+            ours, wanted = (
+                inspect.signature(method).parameters,
+                inspect.signature(getattr(index, name)).parameters,
+            )
+            compared = [one for one in wanted.values() if one.name != "progress"]
+            if "texts" in wanted:
+                assert str(ours["texts"].annotation) in ("Sequence[str]", str(wanted["texts"].annotation))
+                compared = [
+                    one.replace(annotation=ours["texts"].annotation) if one.name == "texts" else one
+                    for one in compared
+                ]
+            assert list(ours.values()) == compared, (cls, name)
+    shared = {
+        "search",
+        "search_codes",
+        "get",
+        "info",
+        "add",
+        "upsert",
+        "update",
+        "delete",
+        "count",
+        "compact",
+    }
+    assert all(shared <= set(vars(cls)) for cls in SEARCHED)
+
+
 def test_type_checkers_know_every_option() -> None:
     hints = {name: kind for name, (kind, _) in OPTIONS.items() if name != "k"}
     assert get_type_hints(SearchOptions) == hints

@@ -146,6 +146,14 @@ def refuse_repeats(ids: pa.Array, hint: str = "give every id once in a call") ->
     raise InputError(f"ids holds {twice[0].as_py()!r} more than once ({len(twice)} such ids)", hint=hint)
 
 
+def check_deletion(ids: Any, where: Any, tenant: Any) -> None:
+    """Refuse a deletion that does not say what to delete, or says it twice."""
+    if (ids is not None and where is not None) or (ids is None and where is None and tenant is None):
+        raise InputError(
+            "delete needs ids or where, and not both", hint="where='id is not null' deletes everything"
+        )
+
+
 def check_attributes(attributes: Any, count: int, known: Mapping[str, str]) -> dict[str, pa.Array]:
     """Convert columns by name, a table, or one dict per keyword to arrays of the index's column types."""
     if attributes is None:

@@ -185,6 +185,51 @@ def delete(
 
 
 @app.command()
+def update(
+    index: Path = options.INDEX_PATH,
+    table: Path = typer.Argument(..., help="Parquet, CSV, TSV or JSONL with an id column and attributes."),
+    id_column: str = options.ID_COLUMN,
+    columns: str | None = option(
+        None, "Attributes to change, such as price,lang.", show_default="all of TABLE", metavar="NAMES"
+    ),
+    strict: bool = options.STRICT,
+    as_json: bool = options.AS_JSON,
+) -> None:
+    """Change attributes of keywords. All ids must exist; a missing value clears the stored one.
+
+    Texts and attributes that TABLE lacks stay, and nothing is encoded. Changes become durable a block of rows
+    at a time; an interrupted run can be repeated.
+    """
+    from rbegir.read.pairs import read_attributes
+
+    with rbegir.Index.open(index) as opened:
+        names = options.names_in(columns)
+        known = opened.info()["id_type"]
+        stream = read_attributes(table, id_column=id_column, strict=strict, id_type=known, columns=names)
+        if not stream.attributes:
+            raise InputError(f"{table} has no attributes", hint="give it a column for each one to change")
+        updated = sum(opened.update(batch["id"], batch.drop_columns(["id"])) for batch in stream)
+        _tell_skipped(stream)
+        _report(opened, as_json, updated=updated, skipped=stream.skipped.to_dict())
+
+
+@app.command()
+def count(
+    index: str = options.INDEX_ADDRESS,
+    where: str | None = option(None, "Count those that pass this filter, such as: price < 10"),
+    tenant: str | None = option(None, "Count only keywords of this tenant."),
+    as_json: bool = options.AS_JSON,
+) -> None:
+    """Count the keywords of an index, or those that pass a filter."""
+    from rbegir.base.arguments import tenant_named
+
+    with rbegir.Index.open(index, read_only=True) as opened:
+        own = None if tenant is None else tenant_named(tenant, opened.info())
+        found = opened.count(where, tenant=own)
+    tell({"keywords": found}, as_json, f"{found:,}")
+
+
+@app.command()
 def info(index: Path = options.INDEX_PATH, as_json: bool = options.AS_JSON) -> None:
     """Show what an index holds."""
     with rbegir.Index.open(index, read_only=True) as opened:

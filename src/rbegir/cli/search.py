@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
+TEXT_WIDTH = 24  # characters of the texts of hits, however many attributes stand beside them
+
 
 @app.command("search")
 def search(
@@ -49,7 +51,9 @@ def search(
     mode: str = option("exact", "exact, or paper: the published algorithm."),
     planes: int | None = option(None, "Search with this many planes first, refine the best with the others."),
     rerank: bool | None = options.RERANK,
-    candidates: int | None = option(None, "Number of keywords to rerank.", min=1),
+    candidates: int | None = option(
+        None, "Keywords by code that are reranked; up to half as many by their words are added.", min=1
+    ),
     why: bool = option(False, "Show why each reranked hit is there.", "--why"),
     columns: str | None = option(
         None, "Attributes to show, such as price,lang; '' for none.", show_default="all", metavar="NAMES"
@@ -118,7 +122,8 @@ def _show(queries: list[str], hits: Hits, chosen: list[str] | None) -> None:
         if unknown:
             listed = ", ".join(known) or "none"
             raise InputError(f"hits have no attribute {unknown[0]!r}", hint=f"--columns: {listed}")
-        table = Table("", "score", "id", "text", title=Text(shown(query)), title_justify="left", box=None)
+        table = Table("", "score", "id", title=Text(shown(query)), title_justify="left", box=None)
+        table.add_column("text", min_width=TEXT_WIDTH)
         for name in names:
             table.add_column(Text(shown(name)))
         for rank, hit in enumerate(found, 1):
@@ -145,6 +150,10 @@ def join(
     ),
     k: int | None = option(None, "Neighbors per keyword.", "-k", "--k", min=1),
     min_score: float | None = option(None, "Lowest score of a pair."),
+    where: str | None = option(
+        None, "Only keywords of INDEX that pass this filter; without OTHER they are the queries, too."
+    ),
+    tenant: str | None = option(None, "Only keywords of this tenant, on both sides."),
     texts: bool = option(False, "Also write the texts of both sides."),
     device: str = options.SEARCH_DEVICE,
     threads: int | None = options.THREADS,
@@ -156,13 +165,15 @@ def join(
     keywords of INDEX. One row is written per pair: id, neighbor_id, rank, score. A run that is interrupted is
     continued by the same command.
     """
+    from rbegir.base.arguments import tenant_named
     from rbegir.index.join import write_pairs
     from rbegir.search.backend import open_backend
 
     with contextlib.ExitStack() as opened:
         keywords = opened.enter_context(rbegir.Index.open(index, read_only=True))
         queries = None if other is None else opened.enter_context(rbegir.Index.open(other, read_only=True))
-        asked = keywords.joining(queries, k, min_score, texts=texts)
+        own = None if tenant is None else tenant_named(tenant, keywords.info())
+        asked = keywords.joining(queries, k, min_score, texts=texts, where=where, tenant=own)
         backend = open_backend(device.split(","), *keywords.snapshot.manifest.shape, threads)
         facts = write_pairs(out, asked, backend, opened.enter_context(reported(None, "joining")))
     tell(facts, as_json, f"{out}: {facts['pairs']:,} pairs of {facts['queries']:,} keywords")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import numpy as np
 import numpy.typing as npt
@@ -23,15 +23,17 @@ import pyarrow as pa
 from rbegir.base.arguments import (
     as_batch,
     check_attributes,
+    check_deletion,
     check_ids,
     check_queries,
     check_texts,
+    one_tenant,
     refuse_repeats,
 )
 from rbegir.codes.planes import Codes
-from rbegir.errors import InputError, RbegirError, ServiceError
+from rbegir.errors import InputError, RbegirError, ServiceError, whole_number
 from rbegir.search.hits import Hits, merge
-from rbegir.search.request import SearchRequest
+from rbegir.search.request import SearchRequest, Tenant
 from rbegir.wire.problems import kind_of, raise_problem
 from rbegir.wire.search import ARROW, JSON, check_where, codes_body, options_body, read_hits
 
@@ -186,18 +188,40 @@ def update(ids: Any, attributes: Any) -> Plan[int]:
     return (yield from _number("PATCH", "/v1/keywords", "updated", {"keywords": keywords}))
 
 
-def delete(ids: Any, where: Any) -> Plan[int]:
-    if (ids is None) == (where is None):
-        raise InputError("delete needs ids or where, and not both")
-    body = {"ids": check_ids(ids).to_pylist()} if where is None else {"where": check_where(where)}
+def delete(ids: Any, where: Any, tenant: Tenant) -> Plan[int]:
+    check_deletion(ids, where, tenant)
+    body: Record = {} if ids is None else {"ids": check_ids(ids).to_pylist()}
+    body |= {} if where is None else {"where": check_where(where)}
+    body |= {} if tenant is None else {"tenant": one_tenant(tenant)}
     if body.get("ids") == []:
         return 0
     return (yield from _number("DELETE", "/v1/keywords", "deleted", body))
 
 
-def count(where: Any) -> Plan[int]:
-    asked = "" if where is None else f"?where={quote(check_where(where), safe='')}"
-    return _number("GET", f"/v1/keywords:count{asked}", "keywords")
+def count(where: Any, tenant: Tenant) -> Plan[int]:
+    return _number("GET", f"/v1/keywords:count{_selection(where, tenant)}", "keywords")
+
+
+def page(rows: int, where: Any, tenant: Tenant, after: int) -> Plan[tuple[pa.RecordBatch, int | None]]:
+    """A page of keywords behind a row, and the row of the last one; None if there is none."""
+
+    def read(raw: bytes) -> tuple[pa.RecordBatch, int | None]:
+        (batch,) = pa.ipc.open_stream(raw)
+        batch.validate(full=True)
+        last = batch["row"].to_pylist()[-1] if batch.num_rows else None
+        if last is not None and last <= after:
+            raise ValueError(f"a page behind row {after} ends with row {last}")
+        return batch.drop_columns(["row"]), last
+
+    asked = _selection(where, tenant, limit=whole_number("rows", rows), after=after)
+    return Call("GET", f"/v1/keywords{asked}", read, accept=ARROW).plan()
+
+
+def _selection(where: Any, tenant: Tenant, **others: int) -> str:
+    """The parameters of a request about some of the keywords."""
+    given: Record = {} if where is None else {"where": check_where(where)}
+    given |= {} if tenant is None else {"tenant": one_tenant(tenant)}
+    return "?" + urlencode(given | others, quote_via=quote) if given or others else ""
 
 
 def _number(method: str, path: str, name: str, body: Any = None) -> Plan[int]:

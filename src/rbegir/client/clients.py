@@ -16,22 +16,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Unpack
 
 import numpy.typing as npt
+import pyarrow as pa
 
 from rbegir.client import calls
 from rbegir.client.calls import Call, Ids, Plan, Record, T
 from rbegir.client.transport import Connection
 from rbegir.codes.planes import Codes
 from rbegir.search.hits import Hits
-from rbegir.search.request import SearchOptions, search_request, with_options
+from rbegir.search.request import SearchOptions, Tenant, Where, search_request, with_options
 
 if TYPE_CHECKING:
     import httpx
 
+EXPORT_ROWS = 1 << 14  # keywords of a batch, as of an index
 TOGETHER = 16  # requests of one `AsyncClient.get` in flight at once
 P = ParamSpec("P")
 
@@ -103,16 +105,34 @@ class Client(Connection):
         """
         return self._run(calls.update(ids, attributes))
 
-    def delete(self, ids: Any = None, *, where: str | None = None) -> int:
+    def delete(self, ids: Any = None, *, where: Where = None, tenant: Tenant = None) -> int:
         """Delete keywords by id, or all that pass a filter, and return how many; unknown ids are ignored.
 
-        If the first response was lost and the call was repeated, those it had deleted are not counted.
+        With `tenant`, only keywords of that tenant are deleted; without ids and filter, all of them. If the
+        first response was lost and the call was repeated, those it had deleted are not counted.
         """
-        return self._run(calls.delete(ids, where))
+        return self._run(calls.delete(ids, where, tenant))
 
-    def count(self, where: str | None = None) -> int:
+    def count(self, where: Where = None, *, tenant: Tenant = None) -> int:
         """How many keywords pass a filter."""
-        return self._run(calls.count(where))
+        return self._run(calls.count(where, tenant))
+
+    def batches(
+        self, rows: int = EXPORT_ROWS, *, where: Where = None, tenant: Tenant = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The keywords that pass, ordered by row: batches of id, text and attributes; the last one is empty.
+
+        Each is read when it is needed, so keywords that change meanwhile may be missed, or come twice.
+        """
+        after: int | None = -1
+        while after is not None:
+            batch, after = self._run(calls.page(rows, where, tenant, after))
+            yield batch
+
+    def rows(self, where: Where = None, *, tenant: Tenant = None) -> Iterator[Record]:
+        """The keywords that pass, ordered by row, each as a dict of id, text and attributes."""
+        for batch in self.batches(where=where, tenant=tenant):
+            yield from batch.to_pylist()
 
     def indexes(self) -> list[Record]:
         """The indexes of the service: name, index, default, keywords, ready."""
@@ -190,6 +210,22 @@ class AsyncClient(Connection):
     count = awaited(Client.count)
     indexes = awaited(Client.indexes)
     alias = awaited(Client.alias)
+
+    async def batches(
+        self, rows: int = EXPORT_ROWS, *, where: Where = None, tenant: Tenant = None
+    ) -> AsyncIterator[pa.RecordBatch]:
+        """What `Client.batches` gives, for `async for`."""
+        after: int | None = -1
+        while after is not None:
+            batch, after = await self._run(calls.page(rows, where, tenant, after))
+            yield batch
+
+    async def rows(self, where: Where = None, *, tenant: Tenant = None) -> AsyncIterator[Record]:
+        """What `Client.rows` gives, for `async for`."""
+        async for batch in self.batches(where=where, tenant=tenant):
+            for row in batch.to_pylist():
+                yield row
+
     compact = awaited(Client.compact)
 
     async def _run(self, plan: Plan[T]) -> T:

@@ -40,12 +40,14 @@ from rbegir.index.location import Location
 from rbegir.index.manifest import MODEL, Manifest, check_match, load_stored
 from rbegir.index.query import encoded, floors_of, query_values
 from rbegir.index.store import Ids
+from rbegir.index.tenant import within
 from rbegir.search.backend import check_planes
 from rbegir.search.hits import Hits
 from rbegir.search.request import (
     Filters,
     SearchOptions,
     SearchRequest,
+    Tenant,
     Where,
     filter_request,
     positive_seconds,
@@ -165,9 +167,13 @@ class Cluster:
         """Change attributes of keywords, all of which must exist, and return how many were changed."""
         return int(self._change("update", check_ids(ids), attributes))
 
-    def delete(self, ids: Any = None, *, where: Where = None) -> int:
-        """Delete keywords by id, or all that pass a filter, and return how many; unknown ids are ignored."""
-        return int(self._change("delete", None if ids is None else check_ids(ids), where=where))
+    def delete(self, ids: Any = None, *, where: Where = None, tenant: Tenant = None) -> int:
+        """Delete keywords by id, or all that pass a filter, and return how many; unknown ids are ignored.
+
+        With `tenant`, only keywords of that tenant are deleted; without ids and filter, all of them.
+        """
+        given = None if ids is None else check_ids(ids)
+        return int(self._change("delete", given, where=where, tenant=tenant))
 
     def compact(self) -> None:
         """Rewrite the index into few large segments without what was deleted. Rows and ids stay."""
@@ -235,6 +241,12 @@ class Cluster:
         """The keywords with these ids: id, text and attributes; None where there is none."""
         wanted = check_ids(ids)
         return self._answer(self._current(), lambda gatherer: gatherer.records(wanted))
+
+    def count(self, where: Where = None, *, tenant: Tenant = None) -> int:
+        """How many keywords pass a filter."""
+        state = self._current()
+        within(state.empty, tenant).count(where)  # refuses what an index would refuse
+        return self._answer(state, lambda gatherer: gatherer.count(where, tenant))
 
     def codes(self, ids: Any) -> Codes:
         """The codes of the keywords with these ids, all of which must be there."""

@@ -36,7 +36,7 @@ from rbegir.search.hits import Cursor, Hits
 from rbegir.search.items import best_of_items, item_numbers
 from rbegir.search.paper import SelectionGeometry, select_paper, whole_thread_sizes
 from rbegir.search.partition import Int64s, best, merge, recall_of
-from rbegir.search.request import SearchRequest
+from rbegir.search.request import SearchRequest, Tenant
 from rbegir.search.rerank import (
     VectorReranker,
     WordHits,
@@ -197,6 +197,10 @@ class Gatherer:
         if not found.all():
             raise InputError(f"id {ids[int(np.argmin(found))].as_py()!r} is not in the index")
         return Codes(made, n)
+
+    def count(self, where: Any, tenant: Tenant) -> int:
+        """How many keywords pass a filter."""
+        return sum(self._ask("read", "count", where, tenant).values())
 
     def _ask_ids(self, method: str, ids: pa.Array) -> dict[int, Any]:
         self._state.empty.find(ids)  # refuses ids of another type

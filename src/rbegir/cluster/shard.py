@@ -49,7 +49,7 @@ from rbegir.index.tenant import TenantSnapshot, within
 from rbegir.search.backend import coarse, open_backend
 from rbegir.search.paper import BLOCK, thread_of
 from rbegir.search.partition import Values
-from rbegir.search.request import SearchRequest
+from rbegir.search.request import SearchRequest, Tenant
 from rbegir.search.rerank import find_by_words
 
 VIEWS = 4  # kept open
@@ -214,6 +214,10 @@ class Loaded:
             counts = np.bincount(thread_of(offset + here, request.per_thread) - first)
             parts.append((first, counts.astype(np.uint32)))
         return parts
+
+    def count(self, where: Any, tenant: Tenant) -> int:
+        """How many keywords of this share pass a filter."""
+        return within(self.snapshot, tenant).count(where)
 
     def records(self, ids: pa.Array) -> list[dict[str, Any] | None]:
         """Keywords by id; None for ids that this shard does not have."""

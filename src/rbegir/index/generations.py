@@ -33,16 +33,25 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rbegir.base.arguments import check_ids
+from rbegir.base.arguments import check_attributes, check_deletion, check_ids
 from rbegir.codes.planes import Codes
 from rbegir.encode.encoder import Encoder
 from rbegir.errors import InputError, MismatchError, whole_number
 from rbegir.index.creation import keywords_of
 from rbegir.index.query import encode_queries
+from rbegir.index.snapshot import Positions
 from rbegir.index.store import Ids, Index
+from rbegir.index.tenant import within
 from rbegir.search.hits import Cursor, Hits, keep, merge
 from rbegir.search.items import first_of_items, item_numbers
-from rbegir.search.request import SearchOptions, SearchRequest, local_request, with_options
+from rbegir.search.request import (
+    SearchOptions,
+    SearchRequest,
+    Tenant,
+    Where,
+    local_request,
+    with_options,
+)
 
 
 class Generations:
@@ -187,12 +196,46 @@ class Generations:
             index.delete(ids)
         return made
 
-    def delete(self, ids: Any) -> int:
-        """Delete keywords by id from all generations and return how many existed."""
-        there = sum(found is not None for found in self.get(list(dict.fromkeys(check_ids(ids).to_pylist()))))
+    def update(self, ids: Any, attributes: Any) -> int:
+        """Change attributes of keywords, all of which must exist, and return how many were changed.
+
+        Each stays in its generation, where it comes last among equal scores.
+        """
+        given = check_ids(ids, unique=True)
+        left, parts = np.arange(len(given)), []
+        for index in reversed(_used(self.indexes)):  # the newest generation that has an id counts
+            there = index.snapshot.find(given.take(left)).segment >= 0
+            parts.append((index, left[there]))
+            left = left[~there]
+        if left.size:
+            raise InputError(f"id {given[int(left[0])].as_py()!r} is not in the index")
+        columns = check_attributes(attributes, len(given), self.info()["attributes"])
+        for index, rows in parts:
+            index.update(given.take(rows), {name: column.take(rows) for name, column in columns.items()})
+        return len(given) if columns else 0
+
+    def delete(self, ids: Any = None, *, where: Where = None, tenant: Tenant = None) -> int:
+        """Delete keywords by id, or all that pass a filter, from all generations; options as for an index."""
+        check_deletion(ids, where, tenant)
+        wanted = None if ids is None else check_ids(ids)
+        gone: dict[Any, None] = {}
+        newer: list[Index] = []
+        for index in reversed(_used(self.indexes)):
+            state = within(index.snapshot, tenant)
+            places = state.select(where) if wanted is None else state.find(wanted)
+            there = places.segment >= 0
+            found = state.ids(Positions(places.segment[there], places.position[there]))
+            for other in newer:  # what a newer generation replaces is deleted only with it
+                found = found[other.snapshot.find(check_ids(found)).segment < 0] if len(found) else found
+            gone |= dict.fromkeys(found.tolist())
+            newer.append(index)
         for index in _used(self.indexes):
-            index.delete(ids)
-        return there
+            index.delete(list(gone))
+        return len(gone)
+
+    def count(self, where: Where = None, *, tenant: Tenant = None) -> int:
+        """How many keywords pass a filter; a keyword that is being moved is counted twice."""
+        return sum(index.count(where, tenant=tenant) for index in _used(self.indexes))
 
     def compact(self) -> None:
         """Compact every index."""

@@ -29,7 +29,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -42,12 +42,13 @@ from rbegir.base import disk, masks
 from rbegir.encode.encoder import Encoder, as_queries, key_scores
 from rbegir.errors import FileError, InputError, MismatchError
 from rbegir.index.columns import Int64s, int64_array
+from rbegir.index.filter import Filter
 from rbegir.index.segment import Segment, read_column
 from rbegir.index.snapshot import Snapshot
 from rbegir.index.writer import Progress, WriterLock
 from rbegir.search.backend import Backend, Candidates
 from rbegir.search.partition import Values
-from rbegir.search.request import SearchRequest
+from rbegir.search.request import SearchRequest, Tenant, Where
 
 ROOM = 1 << 22  # pairs in memory at a time, about 60 bytes each
 MOST_QUERIES = 1 << 14  # per batch
@@ -78,6 +79,8 @@ class Join:
     min_score: float | None = None
     itself: bool = True  # whether a keyword may be its own neighbor
     texts: bool = False
+    where: Where = None  # only these of `keywords`; of `queries` too if both are the same index
+    tenant: Tenant = None  # whose keywords both states hold
 
     def __post_init__(self) -> None:
         if self.k is None and self.min_score is None:
@@ -107,8 +110,13 @@ class Join:
     def identity(self) -> str:
         """Equal for joins with the same batches."""
         asked = (self.k, self.min_score, self.itself, self.texts, self.rows)
+        asked += (str(self.where), self.tenant)
         states = (self.keywords.manifest, self.queries.manifest)
         return hashlib.sha256(repr((asked, states)).encode()).hexdigest()
+
+    def spans(self) -> Iterator[tuple[Segment, Int64s]]:
+        """The queries: positions in segments, a batch at a time."""
+        return self.queries.spans(self.rows, None if self.itself else self.where)
 
     def table(self, backend: Backend) -> pa.Table:
         found = [batch for batches in self.batches(backend) for batch in batches]
@@ -116,13 +124,14 @@ class Join:
 
     def batches(self, backend: Backend, first: int = 0) -> Iterator[Iterator[pa.RecordBatch]]:
         """The pairs of each batch of queries, beginning with batch number `first`."""
-        numbers, partitions = self.keywords.candidates()
+        where = [] if self.where is None else [Filter.of(self.where, self.keywords.types())]
+        numbers, partitions = self.keywords.candidates(self.keywords.passes(where, None, None))
 
         def search(values: Values, k: int) -> Candidates:
             return backend.search(partitions, values, k) if partitions else Candidates.none(len(values))
 
-        offsets = _offsets(self.keywords)
-        for segment, positions in itertools.islice(self.queries.spans(self.rows), first, None):
+        offsets = _offsets(self.keywords, numbers)
+        for segment, positions in itertools.islice(self.spans(), first, None):
             values = as_queries(self.scorer, segment.codes(positions))
             own = None if self.itself else offsets[segment] + positions
             yield (
@@ -201,7 +210,7 @@ def groups(state: Snapshot, scorer: Encoder | None, backend: Backend, min_score:
     """
     SearchRequest(None, min_score=min_score)  # checks it
     numbers, partitions = state.candidates()
-    offsets = _offsets(state)
+    offsets = _offsets(state, numbers)
     starts = [*offsets.values(), sum(part.count for part in partitions)]
     live = [offsets[segment] + positions for segment, positions in state.spans(MOST_QUERIES)]
     keywords = np.concatenate([np.zeros(0, np.int64), *live])
@@ -244,7 +253,7 @@ def write_pairs(path: Path, join: Join, backend: Backend, progress: Progress | N
 
     path = new_parquet(path)
     stage = path.with_name(f".{path.name}.joining")
-    done = list(itertools.accumulate(positions.size for _, positions in join.queries.spans(join.rows)))
+    done = list(itertools.accumulate(positions.size for _, positions in join.spans()))
     parts = [stage / f"part-{number:08d}.parquet" for number in range(len(done))]
     with disk.explained("write", path):
         stage.mkdir(exist_ok=True)
@@ -270,8 +279,8 @@ def write_pairs(path: Path, join: Join, backend: Backend, progress: Progress | N
             disk.remove_tree(stage)
     return {
         "pairs": pairs,
-        "queries": join.queries.keywords,
-        "keywords": join.keywords.keywords,
+        "queries": done[-1] if done else 0,
+        "keywords": join.keywords.count(join.where),
         "resumed_queries": done[resumed - 1] if resumed else 0,
     }
 
@@ -296,10 +305,11 @@ def new_parquet(path: Path) -> Path:
     return new_file(path)
 
 
-def _offsets(state: Snapshot) -> dict[Segment, int]:
-    """The position of the first keyword of each segment, counted through all segments."""
-    ends = itertools.accumulate((one.entry.count for one in state.segments), initial=0)
-    return {one.segment: start for one, start in zip(state.segments, ends, strict=False)}
+def _offsets(state: Snapshot, numbers: Sequence[int]) -> dict[Segment, int]:
+    """The position of the first keyword of each of these segments, counted through them."""
+    segments = [state.segments[number] for number in numbers]
+    ends = itertools.accumulate((one.entry.count for one in segments), initial=0)
+    return {one.segment: start for one, start in zip(segments, ends, strict=False)}
 
 
 def _ranks(query: Int64s) -> Int64s:

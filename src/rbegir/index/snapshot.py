@@ -301,6 +301,12 @@ class Snapshot:
             passing = None if filter_ is None else filter_.passing(one.segment)
             yield LiveRows(one.segment, masks.both(one.live, passing))
 
+    def count(self, where: Any) -> int:
+        """How many live keywords pass a filter."""
+        found = sum(rows.count for rows in self.passing(where))
+        self.check_mapped()
+        return found
+
     def select(self, where: Any) -> Positions:
         """The places of the live keywords that pass a filter."""
         found = [np.concatenate([*rows.spans()]) for rows in self.passing(where)]
@@ -308,23 +314,28 @@ class Snapshot:
         nothing = np.zeros(0, np.int64)
         return Positions(np.concatenate([nothing, *numbers]), np.concatenate([nothing, *found]))
 
-    def spans(self, rows: int, where: Any = None) -> Iterator[tuple[Segment, Int64s]]:
-        """The positions of the live keywords that pass, ordered by row, at most `rows` at a time."""
+    def spans(self, rows: int, where: Any = None, after: int = -1) -> Iterator[tuple[Segment, Int64s]]:
+        """The positions of the live keywords behind the row `after` that pass, ordered by row, at most `rows`
+        at a time."""
         for one, passing in zip(self.segments, self.passing(where), strict=True):
-            for span in passing.spans():
+            (known,) = one.segment.up_to(np.array([after]))
+            for found in passing.spans():
+                span = found[np.searchsorted(found, known) :]
                 for start in range(0, span.size, rows):
                     yield one.segment, span[start : start + rows]
 
-    def batches(self, rows: int, where: Any = None) -> Iterator[pa.RecordBatch]:
+    def batches(self, rows: int, where: Any = None, after: int | None = None) -> Iterator[pa.RecordBatch]:
         """The live keywords that pass as batches of id, text and attributes, each of at most `rows` keywords
-        and about BATCH_BYTES; the first may be empty."""
+        and about BATCH_BYTES; the first may be empty. With `after`, only keywords behind that row, with a
+        last column `row`."""
         types = self.types()
-        schema = pa.schema(list(types.items()))
+        schema = pa.schema([*types.items(), *([] if after is None else [("row", pa.int64())])])
         empty = True
-        for segment, span in self.spans(rows, where):
+        for segment, span in self.spans(rows, where, -1 if after is None else after):
             ends = np.cumsum(segment.sizes(types, span))
             for positions in np.split(span, np.flatnonzero(np.diff(ends // BATCH_BYTES)) + 1):
                 columns = [read_column(segment, name, dtype, positions) for name, dtype in types.items()]
+                columns += [] if after is None else [pa.array(segment.rows(positions))]
                 batch = pa.record_batch(columns, schema=schema)
                 segment.file.check_mapped()
                 yield batch

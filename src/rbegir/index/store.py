@@ -34,6 +34,7 @@ import pyarrow.compute as pc
 from rbegir.base.arguments import (
     as_batch,
     check_attributes,
+    check_deletion,
     check_ids,
     check_tenants,
     check_texts,
@@ -326,10 +327,7 @@ class Index:
 
         With `tenant`, only keywords of that tenant are deleted; without ids and filter, all of them.
         """
-        if (ids is not None and where is not None) or (ids is None and where is None and tenant is None):
-            raise InputError(
-                "delete needs ids or where, and not both", hint="where='id is not null' deletes everything"
-            )
+        check_deletion(ids, where, tenant)
         wanted = None if ids is None else pc.unique(check_ids(ids))
         with self._writing() as writer:
             state = self._snapshot
@@ -413,25 +411,35 @@ class Index:
         min_score: float | None = None,
         *,
         texts: bool = False,
+        where: Where = None,
         tenant: Tenant = None,
     ) -> pa.Table:
         """For each keyword, the exact best k other keywords, those that reach `min_score`, or both.
 
         One row per pair: id, neighbor_id, rank (from 1) and the score that a search would give; with `texts`
-        also text and neighbor_text. A keyword is never its own neighbor.
+        also text and neighbor_text. A keyword is never its own neighbor. With `where` and `tenant`, both are
+        keywords that pass.
         """
-        return self._joined(self.joining(None, k, min_score, texts=texts, tenant=tenant))
+        return self._joined(self.joining(None, k, min_score, texts=texts, where=where, tenant=tenant))
 
     def join(
-        self, other: Index, k: int | None = None, min_score: float | None = None, *, texts: bool = False
+        self,
+        other: Index,
+        k: int | None = None,
+        min_score: float | None = None,
+        *,
+        texts: bool = False,
+        where: Where = None,
+        tenant: Tenant = None,
     ) -> pa.Table:
         """Search this index with every stored keyword of `other`; the columns are those of `neighbors`.
 
-        `id` is the id of a keyword of `other`, `neighbor_id` that of a keyword of this index.
+        `id` is the id of a keyword of `other`, `neighbor_id` that of a keyword of this index that passes
+        `where`. With `tenant`, both are keywords of that tenant.
         """
         if not isinstance(other, Index):
             raise InputError(f"other must be an rbegir.Index, got {type(other).__name__}")
-        return self._joined(self.joining(other, k, min_score, texts=texts))
+        return self._joined(self.joining(other, k, min_score, texts=texts, where=where, tenant=tenant))
 
     def joining(
         self,
@@ -440,12 +448,13 @@ class Index:
         min_score: float | None,
         *,
         texts: bool,
+        where: Where = None,
         tenant: Tenant = None,
     ) -> Join:
         """A join that the caller runs in parts; the index is joined with itself if `other` is None."""
         state, scorer = self._scoring(tenant)
-        queries = state if other is None else other.snapshot
-        return Join(state, queries, scorer, k, min_score, itself=other is not None, texts=texts)
+        queries = state if other is None else within(other.snapshot, tenant)
+        return Join(state, queries, scorer, k, min_score, other is not None, texts, where, tenant)
 
     def duplicates(self, min_score: float, *, tenant: Tenant = None) -> pa.Table:
         """Groups of keywords that are linked by scores of at least `min_score`: group, id and text.
@@ -522,10 +531,7 @@ class Index:
 
     def count(self, where: Where = None, *, tenant: Tenant = None) -> int:
         """How many keywords pass a filter."""
-        state = within(self._state(), tenant)
-        found = sum(rows.count for rows in state.passing(where))
-        state.check_mapped()
-        return found
+        return within(self._state(), tenant).count(where)
 
     def info(self) -> dict[str, Any]:
         """The size, shape and columns of the index, and the expected accuracy if a Binarizer measured it."""

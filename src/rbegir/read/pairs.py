@@ -87,7 +87,7 @@ class LabelStream(_TextPairs):
 class Reading:
     """How to read texts: the names of their columns, whether a bad row is an error, which attributes."""
 
-    text_column: str = "text"
+    text_column: str | None = "text"  # None: no texts
     id_column: str = "id"
     strict: bool = False
     columns: Sequence[str] | None = None  # None: all
@@ -103,11 +103,12 @@ class TextStream(Stream):
         super().__init__(source, strict=reading.strict)
         self._text, self._id, self._id_type = reading.text_column, reading.id_column, reading.id_type
         self._others = None
-        chosen = attributes_of(source, (self._text, self._id), reading.columns)
-        self.has_ids = self._id in source.columns
-        self._order = [self._text, *([self._id] if self.has_ids else []), *chosen]
-        require_columns(source, [("text", name) for name in self._order])
-        self._names = [self._text]
+        chosen = attributes_of(source, (self._text or "text", self._id), reading.columns)
+        self.has_ids = self._text is None or self._id in source.columns
+        self._names = [] if self._text is None else [self._text]
+        require_columns(source, [("text", name) for name in self._names])
+        self._order = [*self._names, *([self._id] if self.has_ids else []), *chosen]
+        require_columns(source, [("id", name) for name in self._order])
         if self.has_ids and {".csv", ".tsv"} & {suffix.lower() for suffix in source.path.suffixes}:
             self._names.append(self._id)  # as text: inferred numbers would lose leading zeros
         elif self.has_ids:
@@ -118,7 +119,8 @@ class TextStream(Stream):
 
     def _convert(self, batch: pa.RecordBatch, checker: Checker) -> pa.RecordBatch:
         columns = {name: batch.column(name) for name in self._order}
-        columns[self._text] = text_column(columns[self._text], self._text, self.path, checker)
+        if self._text is not None:
+            columns[self._text] = text_column(columns[self._text], self._text, self.path, checker)
         for name, column in columns.items():
             if name != self._id:
                 reject_long(column, checker)
@@ -204,3 +206,15 @@ def read_texts(
     `columns` are the attributes to read, by default all.
     """
     return TextStream(open_source(path), Reading(text_column, id_column, strict, columns, id_type))
+
+
+def read_attributes(
+    path: Any,
+    *,
+    id_column: str = "id",
+    strict: bool = False,
+    id_type: str | None = None,
+    columns: Sequence[str] | None = None,
+) -> TextStream:
+    """Stream ids and attributes from a table, as `read_texts` does; its texts, if it has any, are ignored."""
+    return TextStream(open_source(path), Reading(None, id_column, strict, columns, id_type))

@@ -3,8 +3,8 @@
 A durable write costs a few syncs of the disk, however many keywords it holds. Waiting changes are merged into
 at most one upsert and one delete, as if they had been made one after the other (the last change of an id
 wins). If the merged write is refused, halves are tried, so that a bad request fails alone. Deletions by a
-filter, updates of attributes, and requests that would make a new attribute column (whose type the first value
-decides) are written alone, in their turn.
+filter or of a tenant, updates of attributes, and requests that would make a new attribute column (whose type
+the first value decides) are written alone, in their turn.
 
 Fair: if more waits than fits into a write, its places are divided among the clients. Each client's changes
 are made in the order in which they came.
@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rbegir.errors import FullError, InputError
+from rbegir.search.request import Tenant
 from rbegir.serve.batcher import REFUSALS, BatchLoop, by_halves, settle
 from rbegir.serve.monitor import IndexMetrics, RequestLog
 from rbegir.serve.served import ServedIndex
@@ -39,12 +40,14 @@ RowId = int | str
 class Change:
     """What one request changes: rows by id; None deletes. With `fresh`, existing ids are refused.
 
-    Or else: `where` selects the keywords to delete, `update` holds new attributes by id.
+    Or else: `where` selects the keywords to delete, `update` holds new attributes by id. With `tenant`, only
+    keywords of that tenant are deleted.
     """
 
     rows: dict[RowId, KeywordBody | None] = field(default_factory=dict)
     fresh: bool = False
     where: str | None = None
+    tenant: Tenant = None
     update: dict[RowId, dict[str, Any]] = field(default_factory=dict)
 
     @property
@@ -55,7 +58,7 @@ class Change:
     @property
     def merges(self) -> bool:
         """Whether it can be written together with other changes."""
-        return self.where is None and not self.update
+        return self.where is None and self.tenant is None and not self.update
 
     @property
     def columns(self) -> set[str]:
@@ -188,8 +191,9 @@ class Committer(BatchLoop[_QueuedChange, _QueuedChange]):
 
     def _apply(self, changes: Sequence[Change]) -> list[int]:
         alone = changes[0]
-        if alone.where is not None:
-            return [self._index.delete(where=alone.where)]
+        if alone.where is not None or alone.tenant is not None:
+            ids = list(alone.rows) or None
+            return [self._index.delete(ids, where=alone.where, tenant=alone.tenant)]
         if alone.update:
             return [self._update(alone.update)]
         asked = [key for one in changes for key, row in one.rows.items() if row is None or one.fresh]

@@ -55,6 +55,16 @@ LIMIT = parameter(
     minimum=1,
     maximum=MAX_LIMIT,
 )
+AFTER = parameter(
+    "after",
+    "query",
+    "A page: the next keywords behind this row, at most about 8 MiB, each with its `row`. Begin with -1 and "
+    "continue with the last row until a page is empty.",
+    -1,
+    type="integer",
+    minimum=-1,
+    maximum=MAX_LIMIT,
+)
 WHERE = parameter(
     "where", "query", "A filter, as in a search.", "id > 10", type="string", format="rbegir-filter"
 )
@@ -234,11 +244,16 @@ def _narrow(schemas: dict[str, Any], settings: Settings, info: Facts, encodes: s
         del search["vectors"]
     names = [name for name in ("queries", "codes", "vectors") if name in search]
     schemas["SearchRequest"]["oneOf"] = [{"required": [name]} for name in names]
+    deleted = schemas["DeleteRequest"]["properties"]
+    schemas["DeleteRequest"]["oneOf"] = [{"required": [name]} for name in ("ids", "where")]
     if "tenant" in info:
         kinds = search["tenant"]["anyOf"][0]["oneOf"]
         search["tenant"]["anyOf"][0] = next(one for one in kinds if one["type"] == _tenant_type(info))
+        deleted["tenant"]["anyOf"][0] = search["tenant"]["anyOf"][0]
+        neither = {"not": {"anyOf": [{"required": ["ids"]}, {"required": ["where"]}]}}
+        schemas["DeleteRequest"]["oneOf"].append({"required": ["tenant"], **neither})
     else:
-        del search["tenant"]
+        del search["tenant"], deleted["tenant"]
     columns = [name for name, kind in info["attributes"].items() if can_name(kind)]
     if columns:
         search["item"]["anyOf"][0]["enum"] = columns
@@ -278,9 +293,7 @@ def _narrow(schemas: dict[str, Any], settings: Settings, info: Facts, encodes: s
         ("DeleteRequest", "ids"),
     ):
         schemas[name]["properties"][field]["maxItems"] = settings.max_keywords
-    schemas["DeleteRequest"]["oneOf"] = [{"required": [name]} for name in ("ids", "where")]
-    deleted = schemas["DeleteRequest"]["properties"]["where"]
-    deleted.update(maxLength=settings.max_where_chars, format="rbegir-filter")
+    deleted["where"].update(maxLength=settings.max_where_chars, format="rbegir-filter")
 
 
 def _for_all_and_each(option: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -14,7 +14,7 @@ import re
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -25,13 +25,14 @@ from starlette.responses import Response, StreamingResponse
 from rbegir.base.arguments import tenant_named
 from rbegir.errors import InputError
 from rbegir.index.filter import while_wanted
-from rbegir.index.store import Index
+from rbegir.index.store import EXPORT_ROWS, Index
+from rbegir.index.tenant import within as of_tenant
 from rbegir.search.hits import Hits
 from rbegir.serve.batcher import Search
 from rbegir.serve.body import at_most, attributes_of, received, rows_of, search_of, unless_client_leaves
 from rbegir.serve.committer import Change
 from rbegir.serve.middleware import header
-from rbegir.serve.openapi import BINARY, ID, LIMIT, MAX_LIMIT, NDJSON, TEXT, WHERE, operation
+from rbegir.serve.openapi import AFTER, BINARY, ID, LIMIT, MAX_LIMIT, NDJSON, TEXT, WHERE, operation
 from rbegir.serve.served import explain
 from rbegir.serve.settings import Settings
 from rbegir.wire import schema
@@ -126,31 +127,36 @@ class Handlers:
     async def delete(self, request: Request) -> Response:
         """Delete keywords by id, or all that pass a filter. Durable when it responds."""
         body = await received(schema.DeleteBody, request, self._settings)
-        if len(body.model_fields_set) != 1:
+        if bool(body.ids) + bool(body.where) != 1 and (body.tenant is None or body.where):
             raise Problem("invalid", "exactly one of ids and where must be given", hint="leave the other out")
         at_most("ids", len(body.ids), self._settings.max_keywords)
         at_most("where", len(body.where), self._settings.max_where_chars, "characters")
         request.state.log["ids"] = len(body.ids)
-        change = Change(dict.fromkeys(body.ids), where=body.where or None)
+        change = Change(dict.fromkeys(body.ids), where=body.where or None, tenant=body.tenant)
         return answer({"deleted": await self._committed(request, change)})
 
-    @operation("read", "GET /v1/keywords:count", None, schema.CountResponse, 422, 501, parameters=[WHERE])
+    @operation("read", "GET /v1/keywords:count", None, schema.CountResponse, 422, parameters=[WHERE])
     async def count(self, request: Request) -> Response:
         """How many keywords there are, or how many of `tenant` pass `where`."""
-        index = self._listed()
         selection = self._selection(parameters(request, self._settings, "where", "tenant"))
         with filters_until_left():
-            return answer({"keywords": await asyncio.to_thread(lambda: index.count(**selection))})
+            return answer({"keywords": await asyncio.to_thread(lambda: self._index.count(**selection))})
 
-    @operation("read", "GET /v1/keywords", None, None, 422, 501, media=STREAMS, parameters=[LIMIT, WHERE])
+    @operation(
+        "read", "GET /v1/keywords", None, None, 422, 501, media=STREAMS, parameters=[LIMIT, AFTER, WHERE]
+    )
     async def export(self, request: Request) -> Response:
         """The keywords of one state of the index, all of them or those of `tenant` that pass `where`, at most
-        `limit`: a JSON object per line, or an Arrow IPC stream."""
+        `limit`: a JSON object per line, or an Arrow IPC stream. With `after`, a page of them."""
         index = self._listed()
-        given = parameters(request, self._settings, "limit", "where", "tenant")
+        given = parameters(request, self._settings, "limit", "after", "where", "tenant")
+        selection, limit = self._selection(given), int(given.get("limit", MAX_LIMIT))
+        after = int(given["after"]) if "after" in given else None
+        state = of_tenant(index.snapshot, selection["tenant"])
         with filters_until_left():
-            batches = await asyncio.to_thread(begun, index.batches(**self._selection(given)))
-        batches = first_rows(batches, int(given["limit"])) if "limit" in given else batches
+            batches = state.batches(min(limit, EXPORT_ROWS), selection["where"], after)
+            batches = await asyncio.to_thread(begun, batches)
+        batches = first_rows(batches, limit) if after is None else islice(batches, 1)
         request.state.clock.reschedule(None)  # `within` restarts it for every chunk
         chunks = arrow_stream(batches) if wants_arrow(request) else json_lines(batches)
         kept_alive = within(chunks, request.state.clock, self._settings.timeout_s)
@@ -256,7 +262,7 @@ def answer(body: Any) -> Response:
 
 
 def parameters(request: Request, settings: Settings, *known: str) -> dict[str, str]:
-    """The parameters of a request, `limit`, `where` or `tenant`; any but the known ones is refused."""
+    """The parameters of a request: `limit`, `after`, `where`, `tenant`. Any but the known ones is refused."""
     given = dict(request.query_params)
     for name, _ in request.query_params.multi_items():
         if name not in known or len(request.query_params.getlist(name)) > 1:
@@ -268,6 +274,9 @@ def parameters(request: Request, settings: Settings, *known: str) -> dict[str, s
     limit = given.get("limit", "1")
     if POSITIVE.fullmatch(limit) is None or int(limit) > MAX_LIMIT:
         raise Problem("invalid", f"limit must be a whole number from 1 to {MAX_LIMIT}, got {limit[:40]!r}")
+    after = given.get("after", "-1")
+    if after != "-1" and (INT64.fullmatch(after) is None or not 0 <= int(after) <= MAX_LIMIT):
+        raise Problem("invalid", f"after must be a row from -1 to {MAX_LIMIT}, got {after[:40]!r}")
     at_most("where", len(given.get("where", "")), settings.max_where_chars, "characters")
     return given
 
@@ -298,12 +307,12 @@ def first_rows(batches: Iterator[pa.RecordBatch], limit: int) -> Iterator[pa.Rec
 
 def keyword_body(found: dict[str, Any]) -> dict[str, Any]:
     """A stored keyword as the API shows it."""
-    attributes = {name: value for name, value in found.items() if name not in ("id", "text")}
-    return {"id": found["id"], "text": found["text"], "attributes": attributes}
+    own = {name: found[name] for name in ("id", "text", "row") if name in found}
+    return {**own, "attributes": {name: value for name, value in found.items() if name not in own}}
 
 
 def json_lines(batches: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
-    """{"id", "text", "attributes"} per line."""
+    """{"id", "text", "attributes"} per line, with `row` in a page."""
     for batch in batches:
         yield b"".join(to_bytes(keyword_body(row)) + b"\n" for row in batch.to_pylist())
 

@@ -255,10 +255,12 @@ class UpdateResponse(_Response, title="UpdateAnswer", json_schema_extra=_example
 class DeleteBody(
     _Request, title="DeleteRequest", json_schema_extra=_examples({"ids": [7]}, {"where": "price > 100"})
 ):
-    """What to delete: keywords by `ids`, those that are not there being ignored, or all that pass `where`."""
+    """What to delete: keywords by `ids`, those that are not there being ignored, or all that pass `where`.
+    With `tenant`, only keywords of that tenant, and without the others all of them."""
 
     ids: list[Id] = _some(default_factory=list)
     where: str = Field("", min_length=1, description="A filter, as in a search.")
+    tenant: Id | None = Field(None, description="Only keywords of this tenant, where the index has tenants.")
 
 
 class DeleteResponse(_Response, title="DeleteAnswer", json_schema_extra=_examples({"deleted": 1})):
