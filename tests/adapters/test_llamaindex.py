@@ -24,6 +24,7 @@ import rbegir
 from rbegir.adapters.llamaindex import RbegirVectorStore
 from rbegir.errors import FilterError, InputError
 from tests.adapters.conftest import embed
+from tests.reranking import make_model, some_texts
 
 
 def node(name: str, text: str, document: str, **metadata: Any) -> TextNode:
@@ -64,6 +65,20 @@ def test_nodes_come_back_whole(store: RbegirVectorStore, keywords: Any) -> None:
         [NODES[3], NODES[2]],
     )
     assert store.client is keywords
+
+
+def test_similarities_of_reranked_nodes_are_cosines(tmp_path: Path) -> None:
+    texts = some_texts(60)
+    model = make_model(tmp_path / "model", texts)
+    with rbegir.Index.create(tmp_path / "x.rbe", model, id_type="string") as index:
+        store = RbegirVectorStore(index)
+        store.add([node(f"n{i}", text, "d") for i, text in enumerate(texts)])
+        hits = index.search(texts[3], k=9)
+        assert hits.reranked
+        assert hits.scores[0].tolist() != hits.code_scores[0].tolist()
+        result = store.query(VectorStoreQuery(query_str=texts[3], similarity_top_k=9))
+        assert result.ids == hits.ids[0].tolist()
+        assert result.similarities == hits.code_scores[0].tolist()
 
 
 def one(key: str, operator: FilterOperator, value: Any) -> MetadataFilters:

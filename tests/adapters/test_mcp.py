@@ -15,6 +15,7 @@ import pytest
 
 import rbegir
 from rbegir.adapters.mcp import MAX_LINE, VERSIONS, McpServer
+from rbegir.errors import InputError
 from tests.service import TEXTS, make_index
 
 
@@ -41,6 +42,80 @@ def ask(index: rbegir.Index, method: str, **params: Any) -> Any:
 
 def call(index: rbegir.Index, name: str, **arguments: Any) -> Any:
     return ask(index, "tools/call", name=name, arguments=arguments)
+
+
+def test_one_tenant_is_served_alone(model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "shops.rbe"
+    attributes = {"shop": [("ann", "bob")[i % 2] for i in range(len(TEXTS))]}
+    with rbegir.Index.create(path, rbegir.Model.load(model), tenant="shop") as made:
+        made.add(list(TEXTS), attributes=attributes)
+    with rbegir.Index.open(path, read_only=True) as index:
+        with pytest.raises(InputError, match="belong to tenants") as refused:
+            McpServer(index)
+        assert "--tenant" in refused.value.hint
+
+        def told(name: str, **arguments: Any) -> Any:
+            message = {
+                "jsonrpc": "2.0",
+                "id": 1,
+                "method": "tools/call",
+                "params": {"name": name, "arguments": arguments},
+            }
+            return json.loads(McpServer(index, "bob").answer(json.dumps(message).encode()) or b"")["result"]
+
+        found = told("search", query=TEXTS[2], k=100)["structuredContent"]["results"]
+        assert sorted(one["id"] for one in found) == list(range(1, len(TEXTS), 2))
+        assert told("search", query="shoes", where="shop = 'ann'")["structuredContent"]["results"] == []
+        assert told("fetch", id=3)["structuredContent"]["text"] == TEXTS[3]
+        hidden, unknown = told("fetch", id=2), told("fetch", id=999)
+        assert hidden["isError"]
+        assert hidden["content"][0]["text"].replace("'2'", "'999'") == unknown["content"][0]["text"]
+        listed = json.loads(
+            McpServer(index, "bob").answer(b'{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}') or b""
+        )
+        assert f"Search {len(TEXTS) // 2} keywords" in listed["result"]["tools"][0]["description"]
+
+
+def test_an_index_that_is_replaced_by_one_with_tenants(model: Path, tmp_path: Path) -> None:
+    path, encoder = tmp_path / "x.rbe", rbegir.Model.load(model)
+    rbegir.Index.create(path, encoder).close()
+    with rbegir.Index.open(path, read_only=True) as index:
+        server = McpServer(index)
+        with rbegir.Index.create(path, encoder, tenant="shop", overwrite=True) as other:
+            other.add(["secret shoes"], attributes={"shop": ["ann"]})
+        message = {
+            "jsonrpc": "2.0",
+            "id": 1,
+            "method": "tools/call",
+            "params": {"name": "search", "arguments": {"query": "shoes"}},
+        }
+        result = json.loads(server.answer(json.dumps(message).encode()) or b"")["result"]
+        assert result["isError"]
+        assert "belong to tenants" in result["content"][0]["text"]
+        with pytest.raises(InputError, match="this index has no tenants"):
+            McpServer(rbegir.Index.create(tmp_path / "y.rbe", encoder), "ann")
+
+
+def test_the_command_names_the_tenant(model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "numbers.rbe"
+    with rbegir.Index.create(path, rbegir.Model.load(model), tenant="shop") as made:
+        made.add(["red shoes", "blue shoes"], attributes={"shop": [7, 8]})
+    message = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "tools/call",
+        "params": {"name": "search", "arguments": {"query": "shoes"}},
+    }
+    for options, status, said in (([], 1, "belong to tenants"), (["--tenant", "8"], 0, "blue shoes")):
+        done = subprocess.run(
+            [sys.executable, "-m", "rbegir", "mcp", str(path), *options],
+            input=json.dumps(message) + "\n",
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == status
+        assert said in done.stderr + done.stdout
+        assert "red shoes" not in done.stdout
 
 
 def test_a_session_as_a_process(model: Path, tmp_path: Path) -> None:

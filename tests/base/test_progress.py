@@ -8,12 +8,19 @@ import pty
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
+import numpy as np
 import pytest
 import rich.console
 
+import rbegir
 from rbegir.base import progress
 from rbegir.base.progress import reported, seen, wanted
+from rbegir.encode.binarizer import binarizer as binarizers
+from rbegir.index import mine, store
+from tests.index.fakes import HashEncoder
 
 SCRIPT = """
 import sys
@@ -64,6 +71,58 @@ def test_a_function_gets_the_reports() -> None:
     with reported(lambda done, total: reports.append((done, total)), "counting sheep") as report:
         report(1, 2)
     assert reports == [(1, 2)]
+
+
+def test_long_calls_report_what_is_done(tmp_path: Path) -> None:
+    vectors = np.random.default_rng(0).standard_normal((300, 64)).astype(np.float32)
+    reports: list[tuple[float, float]] = []
+
+    def note(done: float, total: float) -> None:
+        reports.append((done, total))
+
+    def last(result: object = None) -> tuple[float, float]:
+        done = [one for one, _ in reports]
+        assert done == sorted(done)
+        found = reports[-1]
+        reports.clear()
+        return found
+
+    binarizer = rbegir.Binarizer(64).fit(vectors, progress=note)
+    assert last() == (1, 1)
+    with rbegir.Index.create(tmp_path / "x.rbe", binarizer) as index:
+        index.add(vectors[:100])
+        index.add(vectors[100:])
+        assert last(index.neighbors(2, progress=note)) == (300, 300)
+        assert last(index.join(index, 2, where="id < 5", progress=note)) == (300, 300)
+        assert last(index.duplicates(0.99, progress=note)) == (300, 300)
+        assert last(index.verify(progress=note)) == (100, 300)  # before the second segment
+    texts = ["red shoes", "blue shoes", "tea"]
+    made = rbegir.Index.create(tmp_path / "y.rbe", HashEncoder())
+    made.add(texts)
+    rbegir.mine(made, [(text, text) for text in texts], 1, progress=note)
+    assert last() == (3, 3)
+
+
+def test_long_calls_show_bars_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    titles: list[str] = []
+
+    @contextlib.contextmanager
+    def noted(asked: object, title: str) -> Iterator[Callable[..., None]]:
+        assert asked is None
+        titles.append(title)
+        yield lambda done, total=1.0: None
+
+    for home in (store, mine, binarizers):
+        monkeypatch.setattr(home, "reported", noted)
+    vectors = np.random.default_rng(0).standard_normal((100, 64)).astype(np.float32)
+    index = rbegir.Index.create(tmp_path / "x.rbe", rbegir.Binarizer(64).fit(vectors))
+    index.neighbors(1)
+    index.join(index, 1)
+    index.duplicates(0.9)
+    index.verify()
+    made = rbegir.Index.create(tmp_path / "y.rbe", HashEncoder())
+    rbegir.mine(made, [("a", "b")])
+    assert titles == ["fitting codes", "joining", "joining", "comparing", "verifying", "mining"]
 
 
 def test_a_notebook_shows_bars(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,9 +114,8 @@ class RbegirVectorStore(BasePydanticVectorStore):
         if node_ids is not None and filters is None:
             return [_node(record["text"], record) for record in self._documents.get(node_ids)]
         passing = self._where(filters, node_ids, None)
-        if hasattr(self.client, "rows"):
-            return [_node(row["text"], row) for row in itertools.islice(self.client.rows(passing), PAGE)]
-        return [_node(hit.text, hit.attributes) for hit in self._documents.search(ANYTHING, PAGE, passing)]
+        rows = () if self.client is None else self.client.rows(passing)
+        return [_node(row["text"], row) for row in itertools.islice(rows, PAGE)]
 
     def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
         """The best nodes for a text, or for an embedding; mode `mmr` gives diverse ones."""
@@ -141,7 +140,9 @@ class RbegirVectorStore(BasePydanticVectorStore):
             hits = self._documents.search(asked, k, passing)
         nodes = [_node(hit.text, hit.attributes) for hit in hits]
         return VectorStoreQueryResult(
-            nodes=nodes, similarities=[hit.score for hit in hits], ids=[node.node_id for node in nodes]
+            nodes=nodes,
+            similarities=[hit.code_score for hit in hits],  # the score of a reranker is no cosine
+            ids=[node.node_id for node in nodes],
         )
 
     def _where(
@@ -153,9 +154,6 @@ class RbegirVectorStore(BasePydanticVectorStore):
         if doc_ids is not None:
             parts.append({DOCUMENT: {"$in": doc_ids}})
         return where({"$and": parts}) if parts else None
-
-
-ANYTHING = "a"  # a query for when the order does not matter
 
 
 def _attributes(node: BaseNode) -> dict[str, Any]:

@@ -7,6 +7,8 @@ the tools, `tools/call` runs one:
     search      the best keywords for a text, with their ids, scores and attributes
     fetch       one keyword by id, whole
 
+Of an index with tenants one is served; the keywords of others are neither found nor fetched.
+
 A mistake in the arguments of a tool is a result with `isError`, which the assistant reads and can mend. A
 mistake in the protocol is a JSON-RPC error. The index is opened read-only and refreshed before every call.
 """
@@ -21,6 +23,7 @@ import rbegir
 from rbegir.adapters.store import Documents
 from rbegir.errors import InputError, RbegirError
 from rbegir.index.store import Index
+from rbegir.search.request import Tenant
 
 VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")  # the newest first
 MAX_LINE = 1 << 20  # bytes of a message
@@ -39,10 +42,11 @@ class ProtocolError(Exception):
 
 
 class McpServer:
-    """Answers the messages of one client about one index."""
+    """Answers the messages of one client about one index, or about one tenant of it."""
 
-    def __init__(self, index: Index) -> None:
-        self._index = index
+    def __init__(self, index: Index, tenant: Tenant = None) -> None:
+        self._index, self._tenant = index, tenant
+        self._check_tenant()
         self._methods: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "initialize": self._initialize,
             "ping": lambda params: {},
@@ -99,6 +103,16 @@ class McpServer:
             traceback.print_exc(file=sys.stderr)
             return failure(given, INTERNAL, "something unexpected went wrong; see standard error")
 
+    def _check_tenant(self) -> None:
+        """Refuse to show all tenants. The index may be replaced while it is served."""
+        if self._tenant is not None:
+            self._index.count(tenant=self._tenant)  # refuses an index without tenants
+        elif self._index.info().get("tenant") is not None:
+            raise InputError(
+                "the keywords of this index belong to tenants, and an assistant may see those of one",
+                hint="name it: rbegir mcp INDEX --tenant NAME",
+            )
+
     def _initialize(self, params: dict[str, Any]) -> dict[str, Any]:
         asked = params.get("protocolVersion")
         if not isinstance(asked, str):
@@ -117,12 +131,13 @@ class McpServer:
             "type": "string",
             "description": f"A filter such as: price < 10 and lang = 'en'. Attributes here: {known}.",
         }
+        count = self._index.count(tenant=self._tenant)
         hit = {**KEYWORD, "score": {"type": "number", "description": "Higher is nearer."}}
         return [
             {
                 "name": "search",
-                "description": f"Search {len(self._index):,} keywords. Every one is compared with the query; "
-                "the best come first, each with its id.",
+                "description": f"Search {count:,} keywords. Every one is compared with the query; the best "
+                "come first, each with its id.",
                 "inputSchema": fields(
                     {
                         "query": {"type": "string", "description": "A short text."},
@@ -152,6 +167,7 @@ class McpServer:
             raise ProtocolError(PARAMS, "arguments must be an object")
         try:
             self._index.refresh()
+            self._check_tenant()
             found = json.loads(json.dumps(tools[name](dict(arguments)), default=str))
         except RbegirError as error:
             said = f"{error.message} (hint: {error.hint})" if error.hint else error.message
@@ -168,7 +184,7 @@ class McpServer:
             raise InputError(f"k must be a whole number from 1 to {MAX_K}, got {k!r}")
         if not isinstance(where, (str, type(None))):
             raise InputError("where must be a text", hint="leave it out to search everything")
-        hits = self._index.search(query, k, where=where or None)[0]
+        hits = self._index.search(query, k, where=where or None, tenant=self._tenant)[0]
         return {
             "results": [{**keyword(hit.id, hit.text, hit.attributes), "score": hit.score} for hit in hits]
         }
@@ -179,6 +195,8 @@ class McpServer:
         if isinstance(given, bool) or not isinstance(given, (str, int)):
             raise InputError("id must be a text or a whole number", hint="use an id that search returned")
         for found in Documents(self._index).get([str(given)]):
+            if self._tenant is not None and found[self._index.info()["tenant"]] != self._tenant:
+                break
             return keyword(found.pop("id"), found.pop("text"), found)
         raise InputError(f"no keyword has the id {str(given)[:80]!r}", hint="use an id that search returned")
 

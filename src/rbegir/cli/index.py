@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 import rbegir
+from rbegir.base.progress import reported
 from rbegir.cli import options
 from rbegir.cli.options import option, print_json, shown, tell, whole_option
 from rbegir.errors import FileError, InputError, MismatchError
@@ -249,7 +250,8 @@ def verify(
     from rbegir.index.snapshot import damage
 
     try:
-        found = [error.message for error in damage(index)]
+        with reported(None, "verifying") as report:
+            found = [error.message for error in damage(index, report)]
     except FileError as error:
         if salvage is None or not index.is_dir():
             raise
@@ -390,8 +392,7 @@ def _vector_encoder(
             )
         return Binarizer.load(sources[0])
     binarizer = Binarizer(stream.dims, n, keyword_planes=planes or 2, metric=metric or "cosine")
-    with options.bar("fitting codes") as show:
-        return binarizer.fit(stream.some(SAMPLE_VALUES // stream.dims), notify=show)
+    return binarizer.fit(stream.some(SAMPLE_VALUES // stream.dims))
 
 
 def _stream(path: Path, vector_column: str | None, strict: bool, **columns: Any) -> Any:

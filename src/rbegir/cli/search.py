@@ -214,10 +214,10 @@ def mine(
         mining(source, stream, k, device=device.split(","), threads=threads) as job,
         disk.explained("write", path),
         disk.staged(path) as stage,
-        options.bar("mining") as show,
+        reported(None, "mining") as report,
     ):
         with pq.ParquetWriter(stage, job.schema) as writer:
-            for batch in job.batches(show):
+            for batch in job.batches(report):
                 writer.write_batch(batch)
                 count += batch.num_rows
         facts = {"negatives": count, "queries": job.clicks.num_rows, "keywords": len(job.index)}
@@ -343,6 +343,7 @@ def serve(
 @app.command("mcp")
 def mcp(
     index: str = options.INDEX_ADDRESS,
+    tenant: str | None = option(None, "The tenant whose keywords are shown; must be given if there are any."),
     device: str = options.SEARCH_DEVICE,
     threads: int | None = options.THREADS,
 ) -> None:
@@ -351,6 +352,7 @@ def mcp(
     It has two tools, search and fetch, and never changes the index.
     """
     from rbegir.adapters.mcp import McpServer
+    from rbegir.base.arguments import tenant_named
     from rbegir.encode.encoder import takes_vectors
 
     with rbegir.Index.open(index, device.split(","), read_only=True, threads=threads) as opened:
@@ -359,4 +361,5 @@ def mcp(
                 f"{index} was made with a Binarizer, so it is searched by vectors, and assistants send texts",
                 hint="build an index of texts with a model: rbegir index build",
             )
-        McpServer(opened).serve(sys.stdin.buffer, sys.stdout.buffer)
+        own = None if tenant is None else tenant_named(tenant, opened.info())
+        McpServer(opened, own).serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -39,6 +39,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rbegir.base import disk, masks
+from rbegir.base.progress import Report
 from rbegir.encode.encoder import Encoder, as_queries, key_scores
 from rbegir.errors import FileError, InputError, MismatchError
 from rbegir.index.columns import Int64s, int64_array
@@ -118,8 +119,17 @@ class Join:
         """The queries: positions in segments, a batch at a time."""
         return self.queries.spans(self.rows, None if self.itself else self.where)
 
-    def table(self, backend: Backend) -> pa.Table:
-        found = [batch for batches in self.batches(backend) for batch in batches]
+    @property
+    def done(self) -> list[int]:
+        """How many queries are done after each batch."""
+        return list(itertools.accumulate(positions.size for _, positions in self.spans()))
+
+    def table(self, backend: Backend, report: Report) -> pa.Table:
+        """All pairs; `report` is called with (queries done, all queries)."""
+        found, done = list[pa.RecordBatch](), self.done
+        for number, batches in enumerate(self.batches(backend)):
+            found += batches
+            report(done[number], done[-1])
         return pa.Table.from_batches(found, self.schema)
 
     def batches(self, backend: Backend, first: int = 0) -> Iterator[Iterator[pa.RecordBatch]]:
@@ -202,11 +212,14 @@ def reaching(search: Search, values: Values, scorer: Encoder | None, min_score: 
     yield Pairs(query[order], scores[order], positions[order])
 
 
-def groups(state: Snapshot, scorer: Encoder | None, backend: Backend, min_score: float) -> pa.Table:
+def groups(
+    state: Snapshot, scorer: Encoder | None, backend: Backend, min_score: float, report: Report
+) -> pa.Table:
     """Groups of keywords that are linked by pairs of at least this score: group, id and text.
 
-    The query of a link is the code that was stored first. Keywords with equal codes are one node, so a
-    thousand copies of a keyword cost as much as one. Needs about 60 bytes per keyword.
+    `report` is called with (queries done, all queries). The query of a link is the code that was stored
+    first. Keywords with equal codes are one node, so a thousand copies cost as much as one keyword. Needs
+    about 60 bytes per keyword.
     """
     SearchRequest(None, min_score=min_score)  # checks it
     numbers, partitions = state.candidates()
@@ -233,6 +246,7 @@ def groups(state: Snapshot, scorer: Encoder | None, backend: Backend, min_score:
         for pairs in reaching(search, values, scorer, min_score):
             pairs = pairs.only(pairs.positions > queries[pairs.query])
             _link(parent, queries[pairs.query], pairs.positions)
+        report(first + queries.size, nodes.size)
     _, group, sizes = np.unique(_root(parent, keywords), return_inverse=True, return_counts=True)
     members = np.flatnonzero(sizes[group] > 1)
     group = (np.cumsum(sizes > 1) - 1)[group[members]]  # numbered by their first keywords
@@ -253,7 +267,7 @@ def write_pairs(path: Path, join: Join, backend: Backend, progress: Progress | N
 
     path = new_parquet(path)
     stage = path.with_name(f".{path.name}.joining")
-    done = list(itertools.accumulate(positions.size for _, positions in join.spans()))
+    done = join.done
     parts = [stage / f"part-{number:08d}.parquet" for number in range(len(done))]
     with disk.explained("write", path):
         stage.mkdir(exist_ok=True)

@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from rbegir.base.progress import Progress, Report, reported
 from rbegir.encode.encoder import Encoder, load_encoder
 from rbegir.errors import whole_number
 from rbegir.index.manifest import NAME
@@ -48,8 +49,8 @@ class Mining:
         kinds = pa.string(), pa.string(), id_type, pa.int32(), pa.float64()
         return pa.schema(list(zip(("query", "keyword", "id", "rank", "score"), kinds, strict=True)))
 
-    def batches(self, progress: Callable[[float], None] = lambda done: None) -> Iterator[pa.RecordBatch]:
-        """The negatives, in the order of the queries and by rank."""
+    def batches(self, report: Report) -> Iterator[pa.RecordBatch]:
+        """The negatives, in the order of the queries and by rank; `report` gets (queries done, all)."""
         for start in range(0, self.clicks.num_rows, BLOCK):
             block = self.clicks.slice(start, BLOCK)
             found = self._found(block["query"].to_pylist(), block["keyword_distinct"].to_pylist())
@@ -57,7 +58,7 @@ class Mining:
             columns = zip(*rows, strict=True) if rows else [()] * len(self.schema)
             arrays = [pa.array(column, kind) for column, kind in zip(columns, self.schema.types, strict=True)]
             yield pa.record_batch(arrays, schema=self.schema)
-            progress((start + block.num_rows) / self.clicks.num_rows)
+            report(start + block.num_rows, self.clicks.num_rows)
 
     def _found(self, queries: list[str], clicked: list[list[str]]) -> Iterator[tuple[str, int, Hit]]:
         """(query, rank, hit) of the negatives. Keywords may share a clicked text, so the depth may grow."""
@@ -111,12 +112,14 @@ def mine(
     device: str | Sequence[str] = "cpu",
     query_column: str = "query",
     keyword_column: str = "keyword",
+    progress: Progress = None,
 ) -> pa.Table:
     """The hard negatives of pairs: query, keyword, id, rank and score, k rows per query.
 
     `source` is an index, whose keywords are searched, or a model, which searches the keywords of the pairs;
     a path stands for either. `pairs` are a file, a DataFrame, an Arrow table or a list of (query, keyword).
+    `progress` is called with (queries done, all), False for none; by default a bar is shown in a terminal.
     """
     stream = read_pairs(pairs, query_column=query_column, keyword_column=keyword_column, weight_column=None)
-    with mining(source, stream, k, device=device) as job:
-        return pa.Table.from_batches(job.batches(), job.schema)
+    with mining(source, stream, k, device=device) as job, reported(progress, "mining") as report:
+        return pa.Table.from_batches(job.batches(report), job.schema)

@@ -25,6 +25,7 @@ import pyarrow as pa
 from rbegir.base import masks
 from rbegir.base.arguments import type_named
 from rbegir.base.disk import explained, refuse_link
+from rbegir.base.progress import Report
 from rbegir.codes.planes import Codes
 from rbegir.encode.encoder import verify_encoder
 from rbegir.errors import CorruptError, FileError, MismatchError
@@ -343,11 +344,14 @@ class Snapshot:
         if empty:
             yield pa.RecordBatch.from_pylist([], schema)
 
-    def damage(self) -> Iterator[CorruptError]:
-        """All damage in the files of this state."""
+    def damage(self, report: Report = lambda done, total: None) -> Iterator[CorruptError]:
+        """All damage in the files of this state; `report` is called with (keywords checked, all)."""
         for file in self.deletes.values():
             yield from file.damage()
+        done, total = 0, sum(one.entry.count for one in self.segments)
         for one in self.segments:
+            report(done, total)
+            done += one.entry.count
             yield from one.segment.damage()
             try:
                 one.dead()
@@ -355,7 +359,7 @@ class Snapshot:
                 yield error
 
 
-def damage(directory: Path) -> Iterator[FileError]:
+def damage(directory: Path, report: Report = lambda done, total: None) -> Iterator[FileError]:
     """All damage in an index: every byte is compared with its checksum, file by file.
 
     Damage in one file does not hide damage in another. Raises if the manifest cannot be read, because then
@@ -373,7 +377,7 @@ def damage(directory: Path) -> Iterator[FileError]:
     except FileError:
         yield from _damage_by_segment(directory, manifest)
     else:
-        yield from whole.damage()
+        yield from whole.damage(report)
 
 
 def _damage_by_segment(directory: Path, manifest: Manifest) -> Iterator[FileError]:

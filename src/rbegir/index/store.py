@@ -413,14 +413,18 @@ class Index:
         texts: bool = False,
         where: Where = None,
         tenant: Tenant = None,
+        progress: Progress = None,
     ) -> pa.Table:
         """For each keyword, the exact best k other keywords, those that reach `min_score`, or both.
 
         One row per pair: id, neighbor_id, rank (from 1) and the score that a search would give; with `texts`
         also text and neighbor_text. A keyword is never its own neighbor. With `where` and `tenant`, both are
-        keywords that pass.
+        keywords that pass. `progress` is called with (keywords searched, all), False for none; by default a
+        bar is shown in a terminal.
         """
-        return self._joined(self.joining(None, k, min_score, texts=texts, where=where, tenant=tenant))
+        return self._joined(
+            self.joining(None, k, min_score, texts=texts, where=where, tenant=tenant), progress
+        )
 
     def join(
         self,
@@ -431,6 +435,7 @@ class Index:
         texts: bool = False,
         where: Where = None,
         tenant: Tenant = None,
+        progress: Progress = None,
     ) -> pa.Table:
         """Search this index with every stored keyword of `other`; the columns are those of `neighbors`.
 
@@ -439,7 +444,9 @@ class Index:
         """
         if not isinstance(other, Index):
             raise InputError(f"other must be an rbegir.Index, got {type(other).__name__}")
-        return self._joined(self.joining(other, k, min_score, texts=texts, where=where, tenant=tenant))
+        return self._joined(
+            self.joining(other, k, min_score, texts=texts, where=where, tenant=tenant), progress
+        )
 
     def joining(
         self,
@@ -456,15 +463,15 @@ class Index:
         queries = state if other is None else within(other.snapshot, tenant)
         return Join(state, queries, scorer, k, min_score, other is not None, texts, where, tenant)
 
-    def duplicates(self, min_score: float, *, tenant: Tenant = None) -> pa.Table:
+    def duplicates(self, min_score: float, *, tenant: Tenant = None, progress: Progress = None) -> pa.Table:
         """Groups of keywords that are linked by scores of at least `min_score`: group, id and text.
 
         Groups are connected components: two members may score less if others connect them. Groups are
         numbered by their first keywords; keywords without a duplicate are left out.
         """
-        with fitting("the groups of an index", "raise min_score"):
+        with fitting("the groups of an index", "raise min_score"), reported(progress, "comparing") as report:
             state, scorer = self._scoring(tenant)
-            return groups(state, scorer, self._searcher.backend(state), min_score)
+            return groups(state, scorer, self._searcher.backend(state), min_score, report)
 
     def scan(
         self,
@@ -541,9 +548,10 @@ class Index:
                 facts["expected"] = measured
         return facts
 
-    def verify(self) -> None:
+    def verify(self, progress: Progress = None) -> None:
         """Check every byte on disk; raises a CorruptError that names the damaged files and blocks."""
-        found = [error.message for error in damage(self._path)]
+        with reported(progress, "verifying") as report:
+            found = [error.message for error in damage(self._path, report)]
         if found:
             more = f" (and {len(found) - 5} more)" if len(found) > 5 else ""
             raise CorruptError(
@@ -575,9 +583,10 @@ class Index:
         arm()
         return self._snapshot
 
-    def _joined(self, join: Join) -> pa.Table:
-        with fitting("the pairs of a join", "write them to a file with `rbegir join`"):
-            return join.table(self._searcher.backend(join.keywords))
+    def _joined(self, join: Join, progress: Progress) -> pa.Table:
+        room = fitting("the pairs of a join", "write them to a file with `rbegir join`")
+        with room, reported(progress, "joining") as report:
+            return join.table(self._searcher.backend(join.keywords), report)
 
     def _encoding(self) -> tuple[Snapshot, Encoder]:
         """The current state and its encoder, which belong together even during a `refresh`."""

@@ -33,6 +33,7 @@ import numpy.typing as npt
 
 from rbegir._native import _core
 from rbegir.base.devices import ahead
+from rbegir.base.progress import Progress, reported
 from rbegir.codes.planes import MAX_KEYWORD_PLANES, MAX_N, MAX_PLANES, WORD, Codes, check_dimension
 from rbegir.codes.score import KeyScores, cosines, keys
 from rbegir.encode.binarizer import learn, vectors
@@ -151,12 +152,20 @@ class Binarizer:
         self._check_fitted()
         return self.fingerprint_
 
-    def fit(self, X: Any, y: Any = None, *, notify: Callable[[float], None] | None = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        notify: Callable[[float], None] | None = None,
+        progress: Progress = None,
+    ) -> Self:
         """Learn from vectors [count, dims]; of a large or memory-mapped array a sample is read.
 
         y may hold the vectors of queries, [any count, dims], for instance the one that belongs to each
         row: what queries look like decides which errors count. Labels (one-dimensional) are ignored.
-        `notify` is called with the share of the rounds that is done.
+        `notify` is called with the share of the rounds that is done. Without it `progress` is called with
+        that share and 1, False for none; by default a bar is shown in a terminal.
         """
         self._check_params()
         rows = as_rows(X, "X", self.dims)
@@ -169,7 +178,9 @@ class Binarizer:
         asked = None
         if y is not None and np.ndim(y) == 2:
             asked = sample(as_rows(y, "y", dims), most, self.seed, "y", bring)
-        self._learn(seen, asked, *self._chosen(seen, asked), self.rounds, notify)
+        with reported(progress, "fitting codes") as report:
+            told = notify or (lambda share: report(share, 1.0))
+            self._learn(seen, asked, *self._chosen(seen, asked), self.rounds, told)
         return self
 
     def encode_keywords(self, X: Any, *, notify: Callable[[int, int], None] | None = None) -> Codes:
