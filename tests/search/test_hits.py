@@ -1,6 +1,7 @@
 """Hits: shapes, iteration, tables, and a merge that equals one search over everything."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from rbegir.codes import score
@@ -39,6 +40,17 @@ def test_merge_equals_one_search(k: int) -> None:
         np.testing.assert_array_equal(getattr(merged, name), getattr(whole, name))
     assert merged.attributes == whole.attributes
     assert merged.k == min(k, 300)
+
+
+def test_they_are_an_arrow_stream() -> None:
+    codes = Codes(np.arange(40, dtype=np.uint64).reshape(2, 20, 1), 64)
+    hits = search(codes, 3, np.ones((2, 64), np.int16), 4)
+    with pa.RecordBatchReader.from_stream(hits) as stream:
+        table = stream.read_all()
+    assert table == hits.to_arrow()
+    assert table["rank"].to_pylist() == [1, 2, 3, 4] * 2
+    assert table["price"].to_pylist() == hits.rows.ravel().tolist()
+    assert pa.table(hits) == table
 
 
 def test_merge_drops_what_not_all_have() -> None:

@@ -258,6 +258,10 @@ class Hits:
 
         return pa.table({name: pa.array(column) for name, column in self._columns().items()})
 
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """The table of `to_arrow` for all that reads Arrow streams, such as polars and DuckDB."""
+        return self.to_arrow().__arrow_c_stream__(requested_schema)
+
     def to_pandas(self) -> pd.DataFrame:
         """The table of `to_arrow` as a DataFrame."""
         with needing("to_pandas needs pandas", "pip install pandas, or use to_arrow()"):
