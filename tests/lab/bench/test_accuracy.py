@@ -227,6 +227,19 @@ def test_a_result_grows_and_keeps_its_rows(tmp_path: Path, monkeypatch: pytest.M
         accuracy.measure(vectors, **options)
 
 
+def test_a_row_is_written_before_wider_beams_are_encoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They take many times as long, so a run that ends meanwhile keeps it."""
+    vectors = np.random.default_rng(0).standard_normal((1200, 16)).astype(np.float32)
+    monkeypatch.setattr(quantizers, "_device", lambda: "cpu")
+    monkeypatch.setattr(quantizers, "BEAMS", (16, "wide"))  # FAISS refuses the second
+    out = tmp_path / "r.json"
+    with pytest.raises(TypeError):
+        accuracy.measure(vectors, query_count=20, methods=("rq",), bits=(), byte_budgets=(2,), out=out)
+    assert [row["method"] for row in json.loads(out.read_text())["cells"]] == ["rq", "rq_16"]
+
+
 def test_bad_arguments() -> None:
     few = np.ones((30, 8), np.float32)
     with pytest.raises(InputError, match="30 vectors are too few to draw 20 queries from"):
