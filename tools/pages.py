@@ -322,7 +322,7 @@ def pictures() -> Iterator[tuple[Path, str]]:
             "Nearest ten documents from the same subpackage",
             results["hashing"]["rows"],
             "precision@10",
-            "docstrings of NumPy, SciPy and scikit-learn; lines: standard deviation over seeds",
+            "docstrings of NumPy, SciPy and scikit-learn; lines: 95 % interval of the mean over seeds",
         ),
     )
     yield (
@@ -349,7 +349,8 @@ def bars(title: str, rows: list[Json], figure: str, note: str) -> str:
         f'<text x="10" y="22" font-size="15" fill="#222222">{escape(title)}</text>',
     ]
     for i, row in enumerate(rows):
-        name, value, spread = row["model"], row[figure]["mean"], row[figure]["std"]
+        found = Stat(row[figure]["mean"], row[figure]["std"], row["seeds"])
+        name, value, spread = row["model"], found.mean, found.half_width()
         y, length = 38 + step * i, width * value / most
         colour = "#2a6f97" if name.startswith("RBE") and "untrained" not in name else "#b8c4cc"
         label = f"{name}, {row['bytes']} bytes" if row["bytes"] else name

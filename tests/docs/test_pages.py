@@ -43,6 +43,16 @@ def test_the_committed_page_is_current(made: dict[str, str], name: str) -> None:
     assert (ROOT / name).read_text() == made[name], "run: python tools/pages.py"
 
 
+def test_plus_minus_means_the_same_on_every_page() -> None:
+    pages = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md"]
+    spreads = {path.name for path in pages if re.search(r"\d ± \d", path.read_text())}
+    said = {
+        path.name for path in pages if "± is half of the 95 % interval" in " ".join(path.read_text().split())
+    }
+    assert spreads == said
+    assert "| **±** | half of the 95 % interval" in (ROOT / "docs" / "glossary.md").read_text()
+
+
 def test_pictures_are_there(made: dict[str, str]) -> None:
     for name, text in made.items():
         for picture in re.findall(r"!\[[^]]*\]\(([^)]+)\)", text) if name.endswith(".md") else ():

@@ -16,7 +16,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from rbegir.errors import needing
-from rbegir.lab.figures import Json, Stat, environment, mean_std
+from rbegir.lab.figures import Json, Stat, environment, interval
 from rbegir.lab.reproduce import paper
 from rbegir.lab.reproduce.dataset import HEADLINE
 from rbegir.lab.reproduce.results import Results, short, shown
@@ -126,7 +126,7 @@ def slices(results: Results) -> list[Json]:
     for name, about in sorted(labels.items(), key=lambda part: part[1]["pairs"]):
         found = {model: results.stat(model, f"labels/{name}/roc_auc") for model in paper.ACCURACY}
         if all(found.values()):
-            auc = [mean_std(value._asdict()) for value in found.values() if value]
+            auc = [interval(value._asdict()) for value in found.values() if value]
             made.append({"name": name, "pairs": about["pairs"], "queries": about["queries"], "auc": auc})
     return made
 
@@ -172,7 +172,7 @@ def cell(key: str, value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, dict):
-        return mean_std(value, 1 if key == "lift" else 3 if "r10" in key or key.startswith("recall") else 4)
+        return interval(value, 1 if key == "lift" else 3 if "r10" in key or key.startswith("recall") else 4)
     if isinstance(value, list):
         return f"{value[0]:.3f} … {value[1]:.3f}"
     if isinstance(value, float):
