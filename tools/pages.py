@@ -97,6 +97,11 @@ def between_marks(path: Path, text: str) -> str:
     return before + MARKS[0] + text + MARKS[1] + rest.split(MARKS[1])[1]
 
 
+def unclean(*commits: str | None) -> str:
+    """A mark for figures that no commit can repeat: measured from changed files or from an unknown commit."""
+    return " ‡" if any(commit is None or commit.endswith("+") for commit in commits) else ""
+
+
 def benchmarks() -> Json:
     """The figures of docs/benchmarks.md and of the table in README.md."""
     accuracy, gpu = load("reproduce-full"), load("scan-gpu")
@@ -106,9 +111,14 @@ def benchmarks() -> Json:
 
     def host(result: Json) -> str:
         about = result["host"]
-        device = result.get("gpu") or about.get("device", "cpu")
-        cores = about.get("cpus") or about.get("cores")
-        return f"{about['cpu'] if device == 'cpu' else device}, {cores} CPU cores"
+        device = about.get("device", "cpu")
+        model = f" (family {about['cpu_family']}, model {about['cpu_model']})" if "cpu_model" in about else ""
+        machine = f"{about['cpu']}{model}" if device == "cpu" else device
+        return f"{machine}, {about['cpus']} CPU cores{unclean(about['commit'])}"
+
+    def of_runs(row: str) -> str:
+        """The mark of a model of the paper's tables."""
+        return unclean(*(run["commit"] for run in accuracy["runs"] if run["row"] == row))
 
     def over_seeds(row: str, figure: str) -> Json:
         values = [run["figures"][figure]["value"] for run in accuracy["runs"] if run["row"] == row]
@@ -163,6 +173,8 @@ def benchmarks() -> Json:
         "databases": DATABASES,
         "models": MODELS,
         "host": host,
+        "unclean": unclean,
+        "of_runs": of_runs,
         "over_seeds": over_seeds,
         "quantised": quantised,
         "cell": cell,
@@ -175,12 +187,13 @@ def vectors() -> Json:
     """The figures of the tables in docs/vectors.md."""
     results = {name: load(f"accuracy-vectors-{name}") for name in VECTOR_SETS}
 
-    def dagger(name: str, row: Json) -> str:
-        """A mark for figures of peers that were measured without the cosine among their scores."""
+    def marks(name: str, row: Json) -> str:
+        """Marks of peers that were measured without the cosine among their scores, and of unknown commits."""
         cells = [c for c in results[name]["cells"] if c["method"] == row["method"]]
         sized = [c for c in cells if c["budget_bytes"] == row["budget_bytes"]]
         ours = row["method"].startswith("binarizer") or row["method"] == "sign_rescore"
-        return "" if ours or all("metric" in c for c in sized) else " †"
+        dagger = "" if ours or all("metric" in c for c in sized) else " †"
+        return dagger + unclean(*(results[name]["hosts"][c["host"]]["commit"] for c in sized))
 
     def at(name: str, method: str, size: int | None = None) -> Json | None:
         """A line of a summary by its budget; without one, that of 2 bits per dimension."""
@@ -222,7 +235,7 @@ def vectors() -> Json:
                     if peer is None:
                         continue
                     reranked = lead(name, size, "binarizer_reranked", peer)
-                    one = {"title": title, "bytes": size, "peer": peer, "dagger": dagger(name, peer)}
+                    one = {"title": title, "bytes": size, "peer": peer, "marks": marks(name, peer)}
                     yield {**one, "usual": size == usual, "plain": peer["ahead"], "reranked": reranked}
 
     def compared(name: str) -> list[str]:
@@ -235,7 +248,8 @@ def vectors() -> Json:
         "results": results,
         "task": load("accuracy-title-task"),
         "shown": {name: title for name, (title, _) in VECTOR_SETS.items()},
-        "dagger": dagger,
+        "marks": marks,
+        "unclean": unclean,
         "methods": METHODS,
         "at": at,
         "any_of": lambda method: any(at(name, method) for name in VECTOR_SETS),

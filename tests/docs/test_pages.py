@@ -53,6 +53,18 @@ def test_plus_minus_means_the_same_on_every_page() -> None:
     assert "| **±** | half of the 95 % interval" in (ROOT / "docs" / "glossary.md").read_text()
 
 
+def test_figures_that_no_commit_can_repeat_are_marked(made: dict[str, str]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "tools")
+        unclean = runpy.run_path(str(ROOT / "tools" / "pages.py"))["unclean"]
+    assert [unclean(*commits) for commits in (("a",), ("a", "b+"), (None,))] == ["", " ‡", " ‡"]
+    for name, text in made.items():
+        if "‡" in text:
+            assert re.search(
+                "‡ (marks figures that were m|M)easured from files with uncommitted changes", text
+            ), name
+
+
 def test_pictures_are_there(made: dict[str, str]) -> None:
     for name, text in made.items():
         for picture in re.findall(r"!\[[^]]*\]\(([^)]+)\)", text) if name.endswith(".md") else ():

@@ -76,6 +76,9 @@ def section(result: Json) -> Json:
         for name, verdicts in VERDICTS.items():
             table[name] = [order["claim"] for order in table["orderings"] if order["verdict"] in verdicts]
     by_key = {table["table"]: table for table in tables}
+    whole = result["host"].get("commit")
+    commits = [(run["row"], str(run.get("commit", whole) or "unknown+")) for run in result["runs"]]
+    changed = {shown(row) for row, commit in commits if commit.endswith("+")}
     return {
         **result,
         "device": result["device"] if result["device"] != "cpu" else result["host"]["cpu"],
@@ -93,7 +96,9 @@ def section(result: Json) -> Json:
         "slices": slices(results),
         "losses": losses(results, by_key["3"]),
         "by_gamma": by_gamma(results),
-        "commits": Counter(run["commit"] for run in result["runs"] if "commit" in run).most_common(),
+        "commits": Counter(commit for _, commit in commits).most_common(),
+        "changed": changed,
+        "clean": sorted({shown(row) for row, _ in commits} - changed),
         "best": best_of(by_key["bytes"], "3 bits", quantised=False),
         "best_float": max(
             (found.mean for name in ("m_1", BEST_FLOAT) if (found := results.stat(name, "recall@10"))),
