@@ -87,6 +87,10 @@ WISHES = (
 )
 
 
+SINCE_DIGITS = "2026-11-18T13:49"  # from then on, many bits per dimension may be digits
+DIGITS = 5  # bits per dimension from which they are tried
+
+
 def render(template: str, **figures: Any) -> str:
     return TEMPLATES.get_template(f"{template}.md.j2").render(**figures)
 
@@ -193,7 +197,11 @@ def vectors() -> Json:
         sized = [c for c in cells if c["budget_bytes"] == row["budget_bytes"]]
         ours = row["method"].startswith("binarizer") or row["method"] == "sign_rescore"
         dagger = "" if ours or all("metric" in c for c in sized) else " †"
-        return dagger + unclean(*(results[name]["hosts"][c["host"]]["commit"] for c in sized))
+        hosts = [results[name]["hosts"][c["host"]] for c in sized]
+        many = 8 * row["budget_bytes"] >= DIGITS * results[name]["vectors"]["dims"]
+        early = many and row["method"] in ("binarizer", "binarizer_reranked")
+        section = " §" if early and any(host["time"] < SINCE_DIGITS for host in hosts) else ""
+        return dagger + section + unclean(*(host["commit"] for host in hosts))
 
     def at(name: str, method: str, size: int | None = None) -> Json | None:
         """A line of a summary by its budget; without one, that of 2 bits per dimension."""
@@ -236,7 +244,13 @@ def vectors() -> Json:
                         continue
                     reranked = lead(name, size, "binarizer_reranked", peer)
                     one = {"title": title, "bytes": size, "peer": peer, "marks": marks(name, peer)}
-                    yield {**one, "usual": size == usual, "plain": peer["ahead"], "reranked": reranked}
+                    yield {
+                        **one,
+                        "usual": size == usual,
+                        "own": marks(name, at(name, "binarizer", size)),
+                        "plain": peer["ahead"],
+                        "reranked": reranked,
+                    }
 
     def compared(name: str) -> list[str]:
         """Methods in the table of all sizes: the default Binarizer and the peers."""
@@ -299,6 +313,7 @@ def reliability() -> Json:
     return {
         "results": found,
         "answered": lambda counts: sum(n for name, n in counts.items() if name.endswith(" answered")),
+        "by_gpu": lambda counts: sum(n for way, n in counts.items() if "cuda" in way),
     }
 
 

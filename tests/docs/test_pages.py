@@ -71,6 +71,13 @@ def test_pictures_are_there(made: dict[str, str]) -> None:
             assert ((ROOT / name).parent / picture).exists(), f"{name} shows {picture}"
 
 
+def test_what_the_cpu_found_is_not_counted_for_the_gpu(made: dict[str, str]) -> None:
+    result = json.loads((ROOT / "benchmarks" / "results" / "torture-exact-gpu.json").read_text())
+    found = sum(count for way, count in result["by_way"].items() if way.endswith("cuda:0"))
+    assert 0 < found < result["results"]
+    assert f"| {found:,} query results of a GPU" in made["docs/reliability.md"]
+
+
 def test_no_promise_was_broken() -> None:
     results = sorted((ROOT / "benchmarks" / "results").glob("torture-*.json"))
     assert results

@@ -1,4 +1,4 @@
-"""Every committed result says from which commit, when, on which machine and with which seeds it was measured."""
+"""Every committed result says from which commit, when, on which machine and with which seeds it comes."""
 
 from __future__ import annotations
 
