@@ -87,6 +87,10 @@ WISHES = (
 )
 
 
+SINCE_DIGITS = "2026-11-18T13:49"  # from then on, many bits per dimension may be digits
+DIGITS = 5  # bits per dimension from which they are tried
+
+
 def render(template: str, **figures: Any) -> str:
     return TEMPLATES.get_template(f"{template}.md.j2").render(**figures)
 
@@ -95,6 +99,11 @@ def between_marks(path: Path, text: str) -> str:
     """A page with its generated part replaced."""
     before, rest = path.read_text().split(MARKS[0])
     return before + MARKS[0] + text + MARKS[1] + rest.split(MARKS[1])[1]
+
+
+def unclean(*commits: str | None) -> str:
+    """A mark for figures that no commit can repeat: measured from changed files or from an unknown commit."""
+    return " ‡" if any(commit is None or commit.endswith("+") for commit in commits) else ""
 
 
 def benchmarks() -> Json:
@@ -106,9 +115,14 @@ def benchmarks() -> Json:
 
     def host(result: Json) -> str:
         about = result["host"]
-        device = result.get("gpu") or about.get("device", "cpu")
-        cores = about.get("cpus") or about.get("cores")
-        return f"{about['cpu'] if device == 'cpu' else device}, {cores} CPU cores"
+        device = about.get("device", "cpu")
+        model = f" (family {about['cpu_family']}, model {about['cpu_model']})" if "cpu_model" in about else ""
+        machine = f"{about['cpu']}{model}" if device == "cpu" else device
+        return f"{machine}, {about['cpus']} CPU cores{unclean(about['commit'])}"
+
+    def of_runs(row: str) -> str:
+        """The mark of a model of the paper's tables."""
+        return unclean(*(run["commit"] for run in accuracy["runs"] if run["row"] == row))
 
     def over_seeds(row: str, figure: str) -> Json:
         values = [run["figures"][figure]["value"] for run in accuracy["runs"] if run["row"] == row]
@@ -163,6 +177,8 @@ def benchmarks() -> Json:
         "databases": DATABASES,
         "models": MODELS,
         "host": host,
+        "unclean": unclean,
+        "of_runs": of_runs,
         "over_seeds": over_seeds,
         "quantised": quantised,
         "cell": cell,
@@ -175,12 +191,17 @@ def vectors() -> Json:
     """The figures of the tables in docs/vectors.md."""
     results = {name: load(f"accuracy-vectors-{name}") for name in VECTOR_SETS}
 
-    def dagger(name: str, row: Json) -> str:
-        """A mark for figures of peers that were measured without the cosine among their scores."""
+    def marks(name: str, row: Json) -> str:
+        """Marks of peers that were measured without the cosine among their scores, and of unknown commits."""
         cells = [c for c in results[name]["cells"] if c["method"] == row["method"]]
         sized = [c for c in cells if c["budget_bytes"] == row["budget_bytes"]]
         ours = row["method"].startswith("binarizer") or row["method"] == "sign_rescore"
-        return "" if ours or all("metric" in c for c in sized) else " †"
+        dagger = "" if ours or all("metric" in c for c in sized) else " †"
+        hosts = [results[name]["hosts"][c["host"]] for c in sized]
+        many = 8 * row["budget_bytes"] >= DIGITS * results[name]["vectors"]["dims"]
+        early = many and row["method"] in ("binarizer", "binarizer_reranked")
+        section = " §" if early and any(host["time"] < SINCE_DIGITS for host in hosts) else ""
+        return dagger + section + unclean(*(host["commit"] for host in hosts))
 
     def at(name: str, method: str, size: int | None = None) -> Json | None:
         """A line of a summary by its budget; without one, that of 2 bits per dimension."""
@@ -222,8 +243,14 @@ def vectors() -> Json:
                     if peer is None:
                         continue
                     reranked = lead(name, size, "binarizer_reranked", peer)
-                    one = {"title": title, "bytes": size, "peer": peer, "dagger": dagger(name, peer)}
-                    yield {**one, "usual": size == usual, "plain": peer["ahead"], "reranked": reranked}
+                    one = {"title": title, "bytes": size, "peer": peer, "marks": marks(name, peer)}
+                    yield {
+                        **one,
+                        "usual": size == usual,
+                        "own": marks(name, at(name, "binarizer", size)),
+                        "plain": peer["ahead"],
+                        "reranked": reranked,
+                    }
 
     def compared(name: str) -> list[str]:
         """Methods in the table of all sizes: the default Binarizer and the peers."""
@@ -235,7 +262,8 @@ def vectors() -> Json:
         "results": results,
         "task": load("accuracy-title-task"),
         "shown": {name: title for name, (title, _) in VECTOR_SETS.items()},
-        "dagger": dagger,
+        "marks": marks,
+        "unclean": unclean,
         "methods": METHODS,
         "at": at,
         "any_of": lambda method: any(at(name, method) for name in VECTOR_SETS),
@@ -285,6 +313,7 @@ def reliability() -> Json:
     return {
         "results": found,
         "answered": lambda counts: sum(n for name, n in counts.items() if name.endswith(" answered")),
+        "by_gpu": lambda counts: sum(n for way, n in counts.items() if "cuda" in way),
     }
 
 
@@ -322,7 +351,7 @@ def pictures() -> Iterator[tuple[Path, str]]:
             "Nearest ten documents from the same subpackage",
             results["hashing"]["rows"],
             "precision@10",
-            "docstrings of NumPy, SciPy and scikit-learn; lines: standard deviation over seeds",
+            "docstrings of NumPy, SciPy and scikit-learn; lines: 95 % interval of the mean over seeds",
         ),
     )
     yield (
@@ -349,7 +378,8 @@ def bars(title: str, rows: list[Json], figure: str, note: str) -> str:
         f'<text x="10" y="22" font-size="15" fill="#222222">{escape(title)}</text>',
     ]
     for i, row in enumerate(rows):
-        name, value, spread = row["model"], row[figure]["mean"], row[figure]["std"]
+        found = Stat(row[figure]["mean"], row[figure]["std"], row["seeds"])
+        name, value, spread = row["model"], found.mean, found.half_width()
         y, length = 38 + step * i, width * value / most
         colour = "#2a6f97" if name.startswith("RBE") and "untrained" not in name else "#b8c4cc"
         label = f"{name}, {row['bytes']} bytes" if row["bytes"] else name

@@ -43,10 +43,39 @@ def test_the_committed_page_is_current(made: dict[str, str], name: str) -> None:
     assert (ROOT / name).read_text() == made[name], "run: python tools/pages.py"
 
 
+def test_plus_minus_means_the_same_on_every_page() -> None:
+    pages = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md"]
+    spreads = {path.name for path in pages if re.search(r"\d ± \d", path.read_text())}
+    said = {
+        path.name for path in pages if "± is half of the 95 % interval" in " ".join(path.read_text().split())
+    }
+    assert spreads == said
+    assert "| **±** | half of the 95 % interval" in (ROOT / "docs" / "glossary.md").read_text()
+
+
+def test_figures_that_no_commit_can_repeat_are_marked(made: dict[str, str]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "tools")
+        unclean = runpy.run_path(str(ROOT / "tools" / "pages.py"))["unclean"]
+    assert [unclean(*commits) for commits in (("a",), ("a", "b+"), (None,))] == ["", " ‡", " ‡"]
+    for name, text in made.items():
+        if "‡" in text:
+            assert re.search(
+                "‡ (marks figures that were m|M)easured from files with uncommitted changes", text
+            ), name
+
+
 def test_pictures_are_there(made: dict[str, str]) -> None:
     for name, text in made.items():
         for picture in re.findall(r"!\[[^]]*\]\(([^)]+)\)", text) if name.endswith(".md") else ():
             assert ((ROOT / name).parent / picture).exists(), f"{name} shows {picture}"
+
+
+def test_what_the_cpu_found_is_not_counted_for_the_gpu(made: dict[str, str]) -> None:
+    result = json.loads((ROOT / "benchmarks" / "results" / "torture-exact-gpu.json").read_text())
+    found = sum(count for way, count in result["by_way"].items() if way.endswith("cuda:0"))
+    assert 0 < found < result["results"]
+    assert f"| {found:,} query results of a GPU" in made["docs/reliability.md"]
 
 
 def test_no_promise_was_broken() -> None:

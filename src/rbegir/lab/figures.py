@@ -5,7 +5,7 @@ do not have, or formats a missing value. All templates have these filters:
 
     f(spec)    a number in Python's format: {{ 0.12345 | f(".3f") }}
     big        1,234,567 → 1.23 million
-    mean_std   mean ± standard deviation, or the mean alone for one seed
+    interval   mean ± half of its 95 % interval over seeds, or the mean alone for one seed
     oneline    line breaks and indentation become single spaces: a paragraph of conditional sentences
 """
 
@@ -64,7 +64,7 @@ def environment(folder: Path) -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    found.filters |= {"f": format, "big": big, "mean_std": mean_std}
+    found.filters |= {"f": format, "big": big, "interval": interval}
     found.filters["oneline"] = lambda text: " ".join(text.split())
     return found
 
@@ -77,7 +77,10 @@ def big(number: float) -> str:
     return f"{number:.3g}"
 
 
-def mean_std(figure: Json, digits: int = 3) -> str:
-    """A figure over seeds: mean ± standard deviation; the mean alone for one seed."""
-    spread = "" if figure["std"] is None else f" ± {figure['std']:.{digits}f}"
-    return f"{figure['mean']:.{digits}f}{spread}"
+def interval(figure: Json, digits: int = 3, seeds: int | None = None) -> str:
+    """A figure over seeds: mean ± half of its 95 % interval; the mean alone for one seed.
+
+    `seeds` is for figures that do not say their number.
+    """
+    half = Stat(figure["mean"], figure["std"], seeds or figure["seeds"]).half_width()
+    return f"{figure['mean']:.{digits}f}" + ("" if half is None else f" ± {half:.{digits}f}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from scipy.stats import t as student
 
-from rbegir.lab.figures import stat
+from rbegir.lab.figures import interval, stat
 from rbegir.lab.reproduce.results import Results
 
 
@@ -39,6 +39,13 @@ def test_mean_and_spread() -> None:
     assert RESULTS.stat("m_2", "labels/all/roc_auc") is None
     assert RESULTS.stat("rbe_9", "roc_auc") is None
     assert stat([]) is None
+
+
+def test_plus_minus_is_half_of_students_interval() -> None:
+    three = {"mean": 0.2, "std": 0.1, "seeds": 3}
+    assert interval(three) == "0.200 ± 0.248"  # 4.303 × 0.1 / √3
+    assert interval({"mean": 0.2, "std": 0.1}, 2, seeds=2) == "0.20 ± 0.90"
+    assert interval({"mean": 0.2, "std": None, "seeds": 1}) == "0.200"
 
 
 def test_lift_is_the_share_of_the_gap_seed_by_seed() -> None:

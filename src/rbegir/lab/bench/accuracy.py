@@ -19,6 +19,7 @@ again: a stopped run resumes, and sizes or seeds can be added on another machine
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -225,7 +226,7 @@ def _rows(
         outcome: Outcome | None = binarized(drawn.train, drawn.every, n, planes, seed, **options)
     else:
         outcome = PEERS[method](drawn.train, drawn.every, size, seed)
-    for one in () if outcome is None else (outcome, *outcome.wider):
+    for one in () if outcome is None else chain((outcome,), outcome.wider):
         found = {way.metric: recalls(way.find(drawn.asked, DEPTH), drawn.truth) for way in one.scores()}
         scores = {metric: figures["recall@10"] for metric, figures in found.items()}
         best = max(scores, key=scores.__getitem__)

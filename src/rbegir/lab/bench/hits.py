@@ -120,7 +120,7 @@ def _measure(task: HitsTask, seeds: int, device: str, say: Say) -> list[Json]:
         rows.append(measured("codes", [ModelScorer(model) for model in models]))
         rows.append(measured("reranked", [RerankScorer(model) for model in models]))
         size = sum(file.stat().st_size for file in (folder / "model0").rglob("*"))
-        rows[-1]["model_mb"] = round(size / 1e6, 1)
+        rows[-1] |= {"model_mb": round(size / 1e6, 1), "epochs": len(done.history)}
     return rows
 
 

@@ -17,9 +17,10 @@ vectors in another one. Comments cite the peer's own documentation for every set
 
 import multiprocessing
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,8 @@ SCAN_CHUNK = 500_000
 TRAIN = 65_536
 USEARCH_QUERIES = 8  # at a time
 
-Find = Callable[[Any, int], object]  # (queries, k) → hits
+Find = Callable[[Any, int], Any]  # (queries, k) → rows of the hits, [queries, k]; of NumKong, distances
+Setting = tuple[int, ...]
 
 
 def _floats(rng: np.random.Generator, count: int) -> Any:
@@ -51,39 +53,56 @@ def _fill(index: Any, keywords: int, draw: Callable[..., Any] = _floats) -> None
         index.add(draw(rng, min(SCAN_CHUNK, keywords - start)))
 
 
+def _fastest(settings: Sequence[Setting], use: Callable[[Setting], None], search: Find) -> Find:
+    """A search with the setting that is fastest for its batch and k.
+
+    Which one that is depends on both, so the first search of each size, which is not timed, tries them all.
+    """
+    best: dict[tuple[int, int], Setting] = {}
+
+    def find(queries: Any, k: int) -> Any:
+        asked = len(queries), k
+        if asked not in best:
+            times = {}
+            for setting in settings:
+                use(setting)
+                times[setting] = min(milliseconds(lambda: search(queries, k)) for _ in range(2))
+            best[asked] = min(times, key=lambda setting: times[setting])
+        use(best[asked])
+        return search(queries, k)
+
+    return find
+
+
 # https://github.com/facebookresearch/faiss/wiki/Fast-accumulation-of-PQ-and-AQ-codes-(FastScan): 4 bits per
-# part in blocks of 32. IndexFastScan lists implementations 12 to 15, with a heap or a reservoir; which one is
-# fastest depends on the batch and on k, so the first search of each size, which is not timed, tries them all.
+# part in blocks of 32. IndexFastScan lists implementations 12 to 15, with a heap or a reservoir.
 def faiss_pq(keywords: int) -> Find:
     import faiss
 
     index = faiss.IndexPQFastScan(DIMENSIONS, 32, 4, faiss.METRIC_INNER_PRODUCT)
     index.train(_floats(np.random.default_rng(1), TRAIN))
     _fill(index, keywords)
-    best: dict[tuple[int, int], int] = {}
 
-    def find(queries: Any, k: int) -> object:
-        asked = len(queries), k
-        if asked not in best:
-            times = {}
-            for implementation in (12, 13, 14, 15):
-                index.implem = implementation
-                times[implementation] = min(milliseconds(lambda: index.search(queries, k)) for _ in range(2))
-            best[asked] = min(times, key=lambda implementation: times[implementation])
-        index.implem = best[asked]
-        return index.search(queries, k)
+    def use(setting: Setting) -> None:
+        (index.implem,) = setting
 
-    return find
+    return _fastest([(12,), (13,), (14,), (15,)], use, lambda queries, k: index.search(queries, k)[1])
 
 
-# https://github.com/facebookresearch/faiss/wiki/Binary-Indexes: the default batch sizes "were found to be
-# close to optimal for a large range of settings".
+# IndexBinaryFlat.h: `use_heap` selects "between using a heap or counting", `query_batch_size` queries are
+# searched at a time; they share blocks of `hamming_batch_size` keywords (utils/hamming.h), 65,536 by default.
 def faiss_bin(keywords: int) -> Find:
     import faiss
 
-    index = faiss.IndexBinaryFlat(128)
+    index: Any = faiss.IndexBinaryFlat(128)
+    of_library: Any = faiss.cvar
     _fill(index, keywords, _bits)
-    return index.search
+
+    def use(setting: Setting) -> None:
+        index.use_heap, index.query_batch_size, of_library.hamming_batch_size = setting
+
+    settings = list(product((True, False), (32, 256), (1 << 16, 1 << 18)))
+    return _fastest(settings, use, lambda queries, k: index.search(queries, k)[1])
 
 
 # https://github.com/facebookresearch/faiss/pull/4595: the faster form of IndexRaBitQ, 32 vectors at a time.
@@ -93,7 +112,7 @@ def faiss_rabitq(keywords: int) -> Find:
     index = faiss.IndexRaBitQFastScan(DIMENSIONS, faiss.METRIC_INNER_PRODUCT)
     index.train(_floats(np.random.default_rng(1), TRAIN))
     _fill(index, keywords)
-    return index.search
+    return lambda queries, k: index.search(queries, k)[1]
 
 
 # https://github.com/RyanCodrai/turbovec: `prepare` builds what the first search would otherwise build.
@@ -104,7 +123,7 @@ def turbovec(keywords: int) -> Find:
     index = TurboQuantIndex(dim=DIMENSIONS, bit_width=2)
     _fill(index, keywords)
     index.prepare()
-    return index.search  # type: ignore[no-any-return]
+    return lambda queries, k: index.search(queries, k)[1]
 
 
 # https://github.com/google-research/google-research/blob/master/scann/docs/algorithms.md: two dimensions per
@@ -116,10 +135,10 @@ def scann(keywords: int) -> Find:
     builder = scann.scann_ops_pybind.builder(vectors, 10, "dot_product")
     searcher = builder.score_ah(2, training_sample_size=TRAIN, hash_type="lut16").build()
 
-    def find(queries: Any, k: int) -> object:
+    def find(queries: Any, k: int) -> Any:
         if len(queries) == 1:
-            return searcher.search(queries[0], final_num_neighbors=k)
-        return searcher.search_batched(queries, final_num_neighbors=k)
+            return searcher.search(queries[0], final_num_neighbors=k)[0][None]
+        return searcher.search_batched(queries, final_num_neighbors=k)[0]
 
     return find
 
@@ -134,7 +153,7 @@ def rabitqlib(keywords: int) -> Find:
     clusters.train(vectors)
     index = rabitqlib.IvfIndex(DIMENSIONS, keywords, 16, 2, metric="ip")
     index.build(vectors, clusters.centroids, clusters.assignments, num_threads=cpu_count())
-    return lambda queries, k: index.search(queries, k, nprobe=16, num_threads=1)
+    return lambda queries, k: index.search(queries, k, nprobe=16, num_threads=1)[0]
 
 
 # https://github.com/unum-cloud/usearch#exact-vs-approximate-search: `search` with `exact=True` scans without
@@ -145,9 +164,10 @@ def usearch(keywords: int) -> Find:
 
     codes = _bits(np.random.default_rng(1), keywords)
 
-    def find(queries: Any, k: int) -> None:
-        for part in np.split(queries, range(USEARCH_QUERIES, len(queries), USEARCH_QUERIES)):
-            search(codes, part, k, MetricKind.Hamming, exact=True, threads=1)
+    def find(queries: Any, k: int) -> Any:
+        parts = np.split(queries, range(USEARCH_QUERIES, len(queries), USEARCH_QUERIES))
+        found = [search(codes, part, k, MetricKind.Hamming, exact=True, threads=1) for part in parts]
+        return np.concatenate([matches.keys.reshape(-1, k) for matches in found])
 
     return find
 
@@ -160,9 +180,10 @@ def numkong(keywords: int) -> Find:
     step = 1 << 16  # keywords per block: the distances of a query stay in the cache
     blocks = [nk.hammings_pack(_bits(rng, min(step, keywords - at))) for at in range(0, keywords, step)]
 
-    def find(queries: Any, k: int) -> None:
+    def find(queries: Any, k: int) -> Any:
         for block in blocks:
-            nk.hammings_packed(queries, block)
+            distances = nk.hammings_packed(queries, block)
+        return distances  # of the last block
 
     return find
 

@@ -22,7 +22,7 @@ as long as k-means.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,7 +63,7 @@ class Outcome(NamedTuple):
     query: str = "float32"
     search: Callable[[Floats, int], Ids] | None = None  # for methods that score by themselves
     beam: int | None = None  # of an encoding search wider than the default
-    wider: tuple["Outcome", ...] = ()  # the same codebooks with wider beams
+    wider: Iterable["Outcome"] = ()  # the same codebooks with wider beams, encoded one after the other
 
     @property
     def bytes(self) -> float:
@@ -140,7 +140,7 @@ def faiss_codec(
         setting = factory if beam is None else f"{factory}, encoding beam {beam}"
         return Outcome(codec.sa_code_size(), 0, train_s, encode_s, setting, decoded, beam=beam)
 
-    return encoded(None)._replace(wider=tuple(map(encoded, beams)))
+    return encoded(None)._replace(wider=map(encoded, beams))
 
 
 def _device() -> str:
@@ -191,7 +191,7 @@ def residual_in_torch(train: Floats, vectors: Floats, size: int, seed: int, devi
         setting = f"RQ{size}x8 as FAISS's, in torch" + ("" if beam is None else f", encoding beam {beam}")
         return Outcome(size, 0, train_s, encode_s, setting, decoded + centre, beam=beam)
 
-    return encoded(None)._replace(wider=tuple(map(encoded, BEAMS)))
+    return encoded(None)._replace(wider=map(encoded, BEAMS))
 
 
 # https://github.com/facebookresearch/faiss/wiki/Additive-quantizers: a product of additive quantisers (PRQ,

@@ -16,7 +16,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from rbegir.errors import needing
-from rbegir.lab.figures import Json, Stat, environment, mean_std
+from rbegir.lab.figures import Json, Stat, environment, interval
 from rbegir.lab.reproduce import paper
 from rbegir.lab.reproduce.dataset import HEADLINE
 from rbegir.lab.reproduce.results import Results, short, shown
@@ -76,6 +76,9 @@ def section(result: Json) -> Json:
         for name, verdicts in VERDICTS.items():
             table[name] = [order["claim"] for order in table["orderings"] if order["verdict"] in verdicts]
     by_key = {table["table"]: table for table in tables}
+    whole = result["host"].get("commit")
+    commits = [(run["row"], str(run.get("commit", whole) or "unknown+")) for run in result["runs"]]
+    changed = {shown(row) for row, commit in commits if commit.endswith("+")}
     return {
         **result,
         "device": result["device"] if result["device"] != "cpu" else result["host"]["cpu"],
@@ -93,7 +96,9 @@ def section(result: Json) -> Json:
         "slices": slices(results),
         "losses": losses(results, by_key["3"]),
         "by_gamma": by_gamma(results),
-        "commits": Counter(run["commit"] for run in result["runs"] if "commit" in run).most_common(),
+        "commits": Counter(commit for _, commit in commits).most_common(),
+        "changed": changed,
+        "clean": sorted({shown(row) for row, _ in commits} - changed),
         "best": best_of(by_key["bytes"], "3 bits", quantised=False),
         "best_float": max(
             (found.mean for name in ("m_1", BEST_FLOAT) if (found := results.stat(name, "recall@10"))),
@@ -126,7 +131,7 @@ def slices(results: Results) -> list[Json]:
     for name, about in sorted(labels.items(), key=lambda part: part[1]["pairs"]):
         found = {model: results.stat(model, f"labels/{name}/roc_auc") for model in paper.ACCURACY}
         if all(found.values()):
-            auc = [mean_std(value._asdict()) for value in found.values() if value]
+            auc = [interval(value._asdict()) for value in found.values() if value]
             made.append({"name": name, "pairs": about["pairs"], "queries": about["queries"], "auc": auc})
     return made
 
@@ -172,7 +177,7 @@ def cell(key: str, value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, dict):
-        return mean_std(value, 1 if key == "lift" else 3 if "r10" in key or key.startswith("recall") else 4)
+        return interval(value, 1 if key == "lift" else 3 if "r10" in key or key.startswith("recall") else 4)
     if isinstance(value, list):
         return f"{value[0]:.3f} … {value[1]:.3f}"
     if isinstance(value, float):
