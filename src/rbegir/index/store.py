@@ -597,7 +597,9 @@ class Index:
                     hint="call refresh, or open the index again",
                 )
             self._scorer = scorer
-        return within(state, tenant), scorer[1] if model is None else model
+        if model is None and scorer[0] == name:
+            model = scorer[1]
+        return within(state, tenant), model
 
     def _encoded(self, texts: pa.Array, report: Report | None) -> tuple[Codes, str]:
         """The codes of texts, and the fingerprint of the state for which they were made."""
