@@ -9,8 +9,12 @@ import numpy as np
 import pytest
 
 import rbegir
+from rbegir.encode.clsm import checkpoint
+from rbegir.encode.clsm.presets import random_tensors
 from rbegir.errors import InputError, MismatchError
+from rbegir.training.upgrade import adopt
 from tests.index.fakes import HashEncoder, random_codes
+from tests.reranking import CONFIG, make_model, some_texts
 
 from .conftest import PATIENT, equal, grow
 
@@ -110,6 +114,27 @@ def test_a_given_model_with_the_same_keywords_adds_them(nodes: Any, path: Path) 
         assert cluster.codes([1]) == later.encode_keywords(["w1 w2"])
     with rbegir.Index.open(path) as index:
         assert index.codes([1]).planes.tolist() == later.encode_keywords(["w1 w2"]).planes.tolist()
+
+
+def test_a_stored_model_that_was_upgraded_is_loaded_once(nodes: Any, tmp_path: Path) -> None:
+    """Its fingerprint is not that of the index, whose codes it reads."""
+    texts = some_texts(100)
+    old = make_model(tmp_path / "old", texts)
+    extra = {"reads": [old.fingerprint], "same_keywords": [old.fingerprint]}
+    checkpoint.write(tmp_path / "new", CONFIG, random_tensors(CONFIG, 5), extra)
+    with rbegir.Index.create(tmp_path / "x.rbe", old) as index:
+        index.add(texts)
+    adopt(tmp_path / "x.rbe", rbegir.Model.load(tmp_path / "new"))
+    with (
+        rbegir.Cluster.open(tmp_path / "x.rbe", devices=1, deadline=PATIENT) as cluster,
+        rbegir.Index.open(tmp_path / "x.rbe") as index,
+    ):
+        assert cluster.model is cluster.model
+        assert cluster.model.fingerprint == index.model.fingerprint != index.info()["fingerprint"]
+        equal(cluster.search(texts[:3]), index.search(texts[:3]))
+        cluster.add(["one more"], [1000])
+        index.refresh()
+        equal(cluster.search(["one more"]), index.search(["one more"]))
 
 
 def test_a_given_model_is_never_exchanged(nodes: Any, path: Path) -> None:

@@ -37,7 +37,7 @@ from rbegir.encode.reranker import FOLDER as RERANKER
 from rbegir.encode.reranker import Reranker
 from rbegir.errors import FileError, InputError, MismatchError
 from rbegir.index.location import Location
-from rbegir.index.manifest import MODEL, Manifest, check_adds, check_match, load_stored
+from rbegir.index.manifest import Manifest, check_adds, check_match, load_stored
 from rbegir.index.query import encoded, floors_of, query_values
 from rbegir.index.store import Ids
 from rbegir.search.backend import check_planes
@@ -56,7 +56,8 @@ class Cluster:
         self, session: Session, pool: Pool, location: Location, model: Encoder | None, deadline: float
     ) -> None:
         self._session, self._pool, self._deadline = session, pool, deadline
-        self._given = self._model = model  # `_model` becomes the stored one when it is loaded
+        self._given = model
+        self._stored: tuple[str, Encoder | None] = ("", None)  # a fingerprint and the stored model
         self._fanout = Fanout(pool)
         self._mutex = threading.RLock()  # of changes of state
         self._loading = threading.Lock()  # of the model
@@ -165,7 +166,7 @@ class Cluster:
         """See what writers have done since the index was opened or last refreshed."""
         with self._mutex:
             location = self._current().view.location
-            self._refresh(PREPARE_SECONDS, self._words(location, self._model))
+            self._refresh(PREPARE_SECONDS, self._words(location, self._given))
 
     def swap(self, path_or_uri: str | Path, *, model: Encoder | None = None, filesystem: Any = None) -> None:
         """Answer from another index from now on, such as one of a new model.
@@ -184,8 +185,7 @@ class Cluster:
                 if self._writer is not None:
                     self._writer.close()
                     self._writer = None
-                self._given = self._model = model
-                self._state = state
+                self._given, self._state = model, state
 
     def search(
         self,
@@ -268,13 +268,15 @@ class Cluster:
         with self._loading:
             state = self._current()
             if (model := self._loaded(state)) is None:
-                model = self._model = load_stored(state.view.location.model(), state.view.manifest)
+                manifest = state.view.manifest
+                model = load_stored(state.view.location.model(manifest), manifest)
+                self._stored = manifest.fingerprint, model
             return state, model
 
     def _loaded(self, state: State) -> Encoder | None:
         """The model of the current state: the given one, or the stored one if it has been loaded."""
-        if self._given is None and self._model is not None:
-            return self._model if self._model.fingerprint == state.view.manifest.fingerprint else None
+        if self._given is None and self._stored[0] == state.view.manifest.fingerprint:
+            return self._stored[1]
         return self._given
 
     def _answer(
@@ -343,7 +345,7 @@ class Cluster:
             if model is not None or not manifest.has_model:
                 return state, model
             if self._scorer[0] != manifest.fingerprint:
-                scorer = load_scorer(location.model())
+                scorer = load_scorer(location.model(manifest))
                 if location.manifest().fingerprint != manifest.fingerprint:
                     raise MismatchError(
                         f"{location.name} was replaced by an index of another model, whose scores would be "
@@ -377,10 +379,12 @@ class Cluster:
                 return None if reranker is None else self._weights(reranker)
             if self._stored_words[0] != manifest.fingerprint:
                 found = None
-                if manifest.has_model and (location.path / MODEL / RERANKER).is_dir():
+                if manifest.has_model:
                     with contextlib.suppress(FileError, MismatchError):  # then a search says so
-                        reranker = getattr(load_stored(location.model(), manifest), "reranker", None)
-                        found = None if reranker is None else self._weights(reranker)
+                        directory = location.model(manifest)
+                        if (directory / RERANKER).is_dir():
+                            reranker = getattr(load_stored(directory, manifest), "reranker", None)
+                            found = None if reranker is None else self._weights(reranker)
                 self._stored_words = manifest.fingerprint, found
             return self._stored_words[1]
 

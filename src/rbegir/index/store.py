@@ -155,7 +155,8 @@ class Index:
         if "://" in str(path):
             from rbegir.index.location import Location
 
-            path, read_only = Location.of(path).copy(), True
+            with Location.of(path).copied() as copy:
+                return cls.open(copy, device, model=model, read_only=True, threads=threads, progress=progress)
         return cls(
             Path(path), device=device, threads=threads, model=model, read_only=read_only, progress=progress
         )
