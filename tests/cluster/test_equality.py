@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 import pytest
+from pyarrow import fs
 
 import rbegir
 from rbegir.cluster.fanout import State
@@ -299,6 +300,31 @@ def test_reranked_hits_are_those_of_one_machine(nodes: Any, tmp_path: Path) -> N
             equal(many, one)
             np.testing.assert_array_equal(many.code_scores, one.code_scores)
             np.testing.assert_array_equal(many.why, one.why)
+
+
+def test_hits_of_a_remote_file_system_are_reranked(
+    nodes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RBEGIR_CACHE", str(tmp_path / "cache"))
+    texts = some_texts(300)
+    with rbegir.Index.create(tmp_path / "texts.rbe", make_model(tmp_path / "model", texts)) as index:
+        index.add(texts)
+        weights: list[Any] = []
+        question = State.question
+
+        def watched(self: State, shard: int, method: str, *arguments: Any) -> Any:
+            weights.extend(arguments[1:] if arguments[0] == "ready" else ())
+            return question(self, shard, method, *arguments)
+
+        monkeypatch.setattr(State, "question", watched)
+        remote = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
+        with rbegir.Cluster.open("texts.rbe", devices=2, filesystem=remote, deadline=PATIENT) as cluster:
+            assert weights
+            assert None not in weights  # shards have read the words
+            for rerank in (None, True, False):
+                many = cluster.search(["rivr bank", "new york city"], rerank=rerank)
+                equal(many, index.search(["rivr bank", "new york city"], rerank=rerank))
+                assert many.reranked == (rerank is not False)
 
 
 def test_shards_have_read_the_words_before_the_first_search(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import re
 import shutil
 import subprocess
@@ -15,9 +16,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rbegir.base import disk
 from rbegir.errors import CorruptError, FileError, InputError
 from rbegir.index.location import Location
+from rbegir.index.snapshot import Snapshot
 from rbegir.index.store import Index
+from tests.reranking import make_model, some_texts
 
 
 class Store(ThreadingHTTPServer):
@@ -28,7 +32,7 @@ class Store(ThreadingHTTPServer):
         self.directory = directory
         self.asked: list[tuple[str, str | None]] = []  # name, Range
         self.ranges = True
-        self.cut: int | None = None  # bytes after which a connection is lost
+        self.cut: int | None = None  # bytes of a segment after which a connection is lost
         self.status = 0  # answer everything with this
 
     @property
@@ -56,7 +60,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(206 if asked and self.server.ranges else 200)
         self.send_header("Content-Length", str(len(content) - start))
         self.end_headers()
-        end = len(content) if self.server.cut is None or name == "MANIFEST" else start + self.server.cut
+        cut = self.server.cut if name.endswith(".rbs") else None
+        end = len(content) if cut is None else start + cut
         self.wfile.write(content[start:end])
 
     def log_message(self, *_: object) -> None:
@@ -93,19 +98,23 @@ def same(url: str, directory: Path) -> None:
         np.testing.assert_array_equal(got.scores, expected.scores)
 
 
+def copies(store: Store) -> list[str]:
+    """The names of all segments and deletes in the cache."""
+    return sorted(path.name for path in Location.of(store.url).path.rglob("*.rb?"))
+
+
 def test_a_url_gives_the_hits_of_the_directory_and_copies_only_what_is_new(store: Store) -> None:
     same(store.url, store.directory)
     first = store.files()
     assert {"MANIFEST", "segment-00000000.rbs", "model/config.json", "model/model.safetensors"} <= set(first)
     same(store.url, store.directory)
-    again = set(store.files())
-    assert again == {"MANIFEST", "model/config.json", "model/encoder.json", "model/binarizer/config.json"}
+    configs = {"config.json", "encoder.json", "binarizer/config.json", "rerank/config.json"}
+    assert set(store.files()) == {"MANIFEST", *(f"model/{name}" for name in configs)}
     with Index.open(store.directory) as index:
         index.delete([7])
     same(store.url, store.directory)
     assert [name for name in store.files() if name.startswith("deletes")]
-    copied = {path.name for path in Location.of(store.url).path.iterdir() if path.suffix in (".rbs", ".rbd")}
-    assert copied == {path.name for path in store.directory.iterdir() if path.suffix in (".rbs", ".rbd")}
+    assert copies(store) == sorted(path.name for path in store.directory.glob("*.rb?"))
 
 
 def test_a_copy_cannot_be_changed(store: Store) -> None:
@@ -126,7 +135,7 @@ def test_an_interrupted_copy_is_continued_by_the_next_opening(store: Store) -> N
         FileError, match=r"cannot copy segment-\d+\.rbs from http://127.0.0.1:\d+/x.rbe: it is shorter"
     ):
         Index.open(store.url)
-    (part,) = Location.of(store.url).path.glob(".*.part")
+    (part,) = Location.of(store.url).path.rglob(".*.part")
     assert part.stat().st_size == 3000
     store.cut, store.ranges = None, True
     store.asked.clear()
@@ -139,7 +148,7 @@ def test_wrong_bytes_in_an_interrupted_copy_are_replaced(store: Store) -> None:
     store.cut, store.ranges = 3000, False
     with pytest.raises(FileError):
         Index.open(store.url)
-    (part,) = Location.of(store.url).path.glob(".*.part")
+    (part,) = Location.of(store.url).path.rglob(".*.part")
     part.write_bytes(b"x" * 3000)
     store.cut, store.ranges = None, True
     same(store.url, store.directory)
@@ -152,7 +161,7 @@ def test_damage_is_found_before_a_file_gets_its_name(store: Store, name: str) ->
     (store.directory / name).write_bytes(content)
     with pytest.raises(CorruptError, match=rf"^the copy of http://.*/x.rbe/{name} is damaged: "):
         Index.open(store.url)
-    assert not (Location.of(store.url).path / name).exists()
+    assert not list(Location.of(store.url).path.rglob(Path(name).name))
     assert not list(Location.of(store.url).path.rglob("*.part"))
 
 
@@ -215,3 +224,98 @@ def test_the_command_line_takes_a_url(store: Store) -> None:
     assert done.returncode == 1
     assert "an index made with a Binarizer is searched with vectors" in done.stderr
     assert "segment-00000000.rbs" in store.files()
+
+
+def add_model(store: Store, folder: Path, seed: int = 0) -> None:
+    """Replace the index by one of texts and a model with a reranker."""
+    texts = some_texts(300)
+    with Index.create(store.directory, make_model(folder, texts, seed), overwrite=True) as index:
+        index.add(texts)
+
+
+QUERIES = ["rivr bank", "new york city", "chess 1984"]
+
+
+def same_texts(url: str, directory: Path) -> None:
+    with Index.open(url) as remote, Index.open(directory, read_only=True) as local:
+        for rerank in (None, True, False):
+            got, wanted = (index.search(QUERIES, 9, rerank=rerank) for index in (remote, local))
+            assert got.reranked == wanted.reranked == (rerank is not False)
+            for name in ("ids", "scores", "code_scores", "texts"):
+                np.testing.assert_array_equal(getattr(got, name), getattr(wanted, name))
+
+
+def test_hits_of_a_url_are_reranked_as_those_of_the_directory(store: Store, tmp_path: Path) -> None:
+    add_model(store, tmp_path / "model")
+    same_texts(store.url, store.directory)
+    store.files()
+    same_texts(store.url, store.directory)
+    assert [name for name in store.files() if not name.endswith(("MANIFEST", ".json"))] == []
+    with Index.open(store.directory) as local:  # a reranker that is fitted again
+        other = make_model(tmp_path / "other", some_texts(200, seed=1)).reranker
+        assert other is not None
+        other.write(local.path / "model", local.info()["fingerprint"])
+    same_texts(store.url, store.directory)
+    assert len(copies(store)) == 2  # one segment in two directories, copied once
+    assert "segment-00000000.rbs" not in store.files()
+
+
+def test_addresses_that_differ_in_the_query_have_their_own_copies(store: Store) -> None:
+    """Whoever answers for one address decides by the query which index is meant."""
+    one, two = (Location.of(f"{store.url}?version={number}") for number in (1, 2))
+    assert len({one.path, two.path, Location.of(store.url).path}) == 3
+    assert Location.of("https://user:secret@host/x?a=1").path == Location.of("https://host/x?a=1").path
+    bucket = "s3://key:secret@bucket/x.rbe?scheme=http&endpoint_override=127.0.0.1:"
+    assert Location.of(f"{bucket}1").path != Location.of(f"{bucket}2").path
+    assert Location.of(f"{bucket}1").name == "s3://bucket/x.rbe"
+
+
+def test_an_index_that_is_open_keeps_the_model_of_its_state(store: Store, tmp_path: Path) -> None:
+    """Another process opens the address when the index behind it has been replaced."""
+    add_model(store, tmp_path / "model")
+    with Index.open(store.directory, read_only=True) as local:
+        wanted = local.search(QUERIES, 9)
+    with Index.open(store.url) as early:
+        add_model(store, tmp_path / "other", seed=1)
+        with Index.open(store.url) as late:
+            got = early.search(QUERIES, 9)  # which loads the model
+            np.testing.assert_array_equal(got.scores, wanted.scores)
+            assert late.info()["fingerprint"] != early.info()["fingerprint"]
+            same_texts(store.url, store.directory)
+        early.refresh()
+        np.testing.assert_array_equal(early.search(QUERIES, 9).scores, wanted.scores)
+
+
+def test_an_index_that_is_replaced_while_its_model_is_read_is_read_again(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_model(store, tmp_path / "model")
+    read = Location._read
+
+    def then_replace(self: Location, name: str, most: int) -> bytes | None:
+        content = read(self, name, most)
+        if name == "model/rerank/config.json":
+            monkeypatch.undo()
+            monkeypatch.setenv("RBEGIR_CACHE", str(tmp_path / "cache"))
+            add_model(store, tmp_path / "other", seed=1)
+        return content
+
+    monkeypatch.setattr(Location, "_read", then_replace)
+    same_texts(store.url, store.directory)
+
+
+def test_openings_of_one_address_take_turns(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one opening has copied stays until it is open, whatever another one finds behind the URL."""
+    held: list[bool] = []
+    read = Snapshot.open
+
+    def opened(directory: Path, before: Snapshot | None = None) -> Snapshot:
+        with pytest.raises(BlockingIOError):
+            disk.open_locked(Location.of(store.url).path / ".lock", wait=False)
+        held.append(True)
+        return read(directory, before)
+
+    monkeypatch.setattr(Snapshot, "open", opened)
+    Index.open(store.url).close()
+    assert held == [True]
+    os.close(disk.open_locked(Location.of(store.url).path / ".lock", wait=False))

@@ -209,6 +209,19 @@ def test_codes_are_not_scored_by_the_model_of_another_index(binarizers: tuple[Pa
         assert "expected" in index.info()
 
 
+def test_codes_of_an_index_without_a_model_are_not_scored_by_an_earlier_one(
+    binarizers: tuple[Path, Path],
+) -> None:
+    with Index.create(binarizers[0].with_name("bare.rbe"), n=64, keyword_planes=2) as bare:
+        bare.add_codes(random_codes(50))
+        wanted = bare.search_codes(QUERY).scores
+    with Index.open(binarizers[0], read_only=True) as index:
+        assert not np.allclose(index.search_codes(QUERY).scores, wanted)
+        swap(binarizers[0], bare.path)
+        index.refresh()
+        assert index.search_codes(QUERY).scores.tolist() == wanted.tolist()
+
+
 def test_a_path_is_absolute_from_the_start(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,7 +37,7 @@ from rbegir.encode.reranker import FOLDER as RERANKER
 from rbegir.encode.reranker import Reranker
 from rbegir.errors import FileError, InputError, MismatchError
 from rbegir.index.location import Location
-from rbegir.index.manifest import MODEL, Manifest, check_match, load_stored
+from rbegir.index.manifest import Manifest, check_adds, check_match, load_stored
 from rbegir.index.query import encoded, floors_of, query_values
 from rbegir.index.store import Ids
 from rbegir.index.tenant import within
@@ -66,11 +66,13 @@ class Cluster:
     def __init__(
         self, session: Session, pool: Pool, location: Location, model: Encoder | None, deadline: float
     ) -> None:
-        self._session, self._pool, self._model, self._deadline = session, pool, model, deadline
+        self._session, self._pool, self._deadline = session, pool, deadline
+        self._given = model
+        self._stored: tuple[str, Encoder | None] = ("", None)  # a fingerprint and the stored model
         self._fanout = Fanout(pool)
         self._mutex = threading.RLock()  # of changes of state
         self._loading = threading.Lock()  # of the model
-        self._scorer: tuple[str, Encoder | None] = ("", None)  # with the fingerprint that it is for
+        self._scorer: tuple[str, Encoder | None] = ("", None)  # a fingerprint and its scorer
         self._closed = False
         self._writer: WriterHandle | None = None
         # of words: their key, and where they are in Ray's store
@@ -147,11 +149,7 @@ class Cluster:
     @property
     def model(self) -> Encoder:
         """The model that encodes texts; loaded from the index at the first use."""
-        with self._loading:
-            state = self._current()
-            if self._model is None or self._model.fingerprint != state.view.manifest.fingerprint:
-                self._model = load_stored(state.view.location.model(), state.view.manifest)
-            return self._model
+        return self._encoding()[1]
 
     def add(self, texts: Sequence[str], ids: Any = None, attributes: Any = None) -> Ids:
         """Add keywords; returns their ids. An id that is there is refused."""
@@ -183,7 +181,7 @@ class Cluster:
         """See what writers have done since the index was opened or last refreshed."""
         with self._mutex:
             location = self._current().view.location
-            self._refresh(PREPARE_SECONDS, self._words(location, self._model))
+            self._refresh(PREPARE_SECONDS, self._words(location, self._given))
 
     def swap(self, path_or_uri: str | Path, *, model: Encoder | None = None, filesystem: Any = None) -> None:
         """Answer from another index from now on, such as one of a new model.
@@ -202,7 +200,7 @@ class Cluster:
                 if self._writer is not None:
                     self._writer.close()
                     self._writer = None
-                self._model, self._state = model, state
+                self._given, self._state = model, state
 
     @with_options
     def search(
@@ -217,16 +215,12 @@ class Cluster:
         """
         request = search_request(k, options)
         while True:
-            with self._loading:  # codes and view of one model, whatever swap does meanwhile
-                state = self._current()
-            model = self.model
-            if model.fingerprint != state.view.manifest.fingerprint:
-                continue
+            state, model = self._encoding()
             try:
                 codes, texts, reranker = encoded(model, queries, request)
-                return self._search(state, codes, request, texts, reranker)
+                return self._search(state, model, codes, request, texts, reranker)
             except GoneError:  # swapped to the index of another model, which has to encode the texts again
-                if self._current().view.manifest.fingerprint == model.fingerprint:
+                if self._current().view.manifest.fingerprint == state.view.manifest.fingerprint:
                     raise
 
     @with_options
@@ -234,8 +228,7 @@ class Cluster:
         self, codes: Codes | npt.NDArray[Any], k: int | None = 10, **options: Unpack[SearchOptions]
     ) -> Hits:
         """The best k keywords for each query code, or integer vector: int8 or int16 [queries, n], ±255."""
-        request = search_request(k, options)
-        return self._search(self._current(), codes, request)
+        return self._search(*self._scoring(), codes, search_request(k, options))
 
     def get(self, ids: Any) -> list[dict[str, Any] | None]:
         """The keywords with these ids: id, text and attributes; None where there is none."""
@@ -286,8 +279,27 @@ class Cluster:
 
     def _refresh(self, seconds: float, words: Callable[[Manifest], Any] = lambda manifest: None) -> None:
         with self._mutex:
+            before = self._current().view
+            state = prepare(self._pool, before.location, before, seconds, words)
+            if self._given is not None:
+                check_match(self._given, state.view.manifest)
+            self._state = state
+
+    def _encoding(self) -> tuple[State, Encoder]:
+        """The current state and its encoder, which belong together whatever `swap` does meanwhile."""
+        with self._loading:
             state = self._current()
-            self._state = prepare(self._pool, state.view.location, state.view, seconds, words)
+            if (model := self._loaded(state)) is None:
+                manifest = state.view.manifest
+                model = load_stored(state.view.location.model(manifest), manifest)
+                self._stored = manifest.fingerprint, model
+            return state, model
+
+    def _loaded(self, state: State) -> Encoder | None:
+        """The model of the current state: the given one, or the stored one if it has been loaded."""
+        if self._given is None and self._stored[0] == state.view.manifest.fingerprint:
+            return self._stored[1]
+        return self._given
 
     def _answer(
         self,
@@ -318,6 +330,7 @@ class Cluster:
     def _search(
         self,
         state: State,
+        scorer: Encoder | None,
         queries: Codes | npt.NDArray[Any],
         request: SearchRequest,
         texts: list[str] | None = None,
@@ -326,7 +339,7 @@ class Cluster:
         # refuses what an index would refuse
         nothing = state.checker.search(state.empty, queries, request, texts, reranker)
         values = query_values(queries, state.view.manifest)
-        scores = key_scores(self._scoring(state), values)
+        scores = key_scores(scorer, values)
         floors = floors_of(request, scores, len(values))
 
         def ask(gatherer: Gatherer) -> Hits:
@@ -342,15 +355,27 @@ class Cluster:
 
         return self._answer(state, ask, request.deadline, partial=request.partial)
 
-    def _scoring(self, state: State) -> Encoder | None:
-        """What gives the hits of a state their scores; of a stored model only a Binarizer is loaded."""
-        manifest = state.view.manifest
+    def _scoring(self) -> tuple[State, Encoder | None]:
+        """The current state and the encoder that scores its hits.
+
+        Of a stored model only a Binarizer is loaded.
+        """
         with self._loading:
-            if self._model is not None and self._model.fingerprint == manifest.fingerprint:
-                return self._model
-            if manifest.has_model and self._scorer[0] != manifest.fingerprint:
-                self._scorer = manifest.fingerprint, load_scorer(state.view.location.model())
-            return self._scorer[1]
+            state = self._current()
+            location, manifest = state.view.location, state.view.manifest
+            model = self._loaded(state)
+            if model is not None or not manifest.has_model:
+                return state, model
+            if self._scorer[0] != manifest.fingerprint:
+                scorer = load_scorer(location.model(manifest))
+                if location.manifest().fingerprint != manifest.fingerprint:
+                    raise MismatchError(
+                        f"{location.name} was replaced by an index of another model, whose scores would be "
+                        "wrong",
+                        hint="call refresh, or open the index again",
+                    )
+                self._scorer = manifest.fingerprint, scorer
+            return state, self._scorer[1]
 
     def _weights(self, reranker: Reranker) -> Any:
         """The weights of words in Ray's store, put there once, for the shards to share."""
@@ -366,18 +391,22 @@ class Cluster:
         Searches of a tenant need only the words of that tenant, so these are not read in advance.
         """
 
+        reads = () if model is None else (model.fingerprint, *getattr(model, "reads", ()))
+
         def weights(manifest: Manifest) -> Any:
             if manifest.tenant is not None:
                 return None
-            if model is not None and model.fingerprint == manifest.fingerprint:
+            if manifest.fingerprint in reads:
                 reranker = getattr(model, "reranker", None)
                 return None if reranker is None else self._weights(reranker)
             if self._stored_words[0] != manifest.fingerprint:
                 found = None
-                if manifest.has_model and (location.path / MODEL / RERANKER).is_dir():
+                if manifest.has_model:
                     with contextlib.suppress(FileError, MismatchError):  # then a search says so
-                        reranker = getattr(load_stored(location.model(), manifest), "reranker", None)
-                        found = None if reranker is None else self._weights(reranker)
+                        directory = location.model(manifest)
+                        if (directory / RERANKER).is_dir():
+                            reranker = getattr(load_stored(directory, manifest), "reranker", None)
+                            found = None if reranker is None else self._weights(reranker)
                 self._stored_words = manifest.fingerprint, found
             return self._stored_words[1]
 
@@ -389,8 +418,9 @@ class Cluster:
         n, planes = self._current().view.manifest.shape
         codes, made_by = Codes(np.zeros((planes, 0, n // 64), np.uint64), n), None
         if len(given):
-            model = self.model
-            codes, made_by = encode_keywords(model, given), model.fingerprint
+            state, model = self._encoding()
+            check_adds(model, state.view.manifest)
+            codes, made_by = encode_keywords(model, given), state.view.manifest.fingerprint
         named = {"texts": given, "upsert": upsert, "fingerprint": made_by}
         ids_of_added: Ids = self._change("add_codes", codes, wanted, attributes, **named)
         return ids_of_added

@@ -6,8 +6,15 @@
 
 Remote files are copied to a cache directory (RBEGIR_CACHE) and mapped from there. A copy is checked against
 its own checksums and the stamp in the manifest, and only then renamed into place, so a file with its final
-name is complete. Files are immutable and a stamp identifies one content, so processes share the directory,
-and opening the index again copies only what is new.
+name is complete. Opening the index again copies only what is new.
+
+    RBEGIR_CACHE/<address>/            segments and deletes that the shards of a cluster search
+    RBEGIR_CACHE/<address>/<model>/    an index: MANIFEST, model/, and the segments and deletes of that state
+
+`<address>` is a hash of the whole URL but for the user and password, `<model>` one of the fingerprint in the
+manifest and of all configs of the model, which hold the checksums of its weights. Processes share these
+directories: a stamp identifies one content, a model never changes, and whoever copies an index to open it
+holds a lock until it is open.
 
 A copy grows as `.segment-00000000.rbs.1a2b3c4d.part`, named after its stamp and locked by the process that
 writes it. A process that finds it locked waits, and then finds the file complete. A process that finds it
@@ -21,8 +28,8 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from http.client import HTTPException
@@ -40,6 +47,7 @@ from rbegir.base import disk
 from rbegir.encode.directory import CONFIG, MAX_CONFIG, WEIGHTS
 from rbegir.encode.encoder import BINARIZER
 from rbegir.encode.encoder import NAME as REFERENCE
+from rbegir.encode.reranker import FOLDER as RERANKER
 from rbegir.errors import CorruptError, FileError, InputError
 from rbegir.index.format import MANIFEST_LIMIT, File, FileKind, Stamp, file_problem, map_file
 from rbegir.index.manifest import DELETES_NAME, MODEL, NAME, SEGMENT_NAME, Manifest, read_manifest
@@ -47,6 +55,10 @@ from rbegir.index.manifest import DELETES_NAME, MODEL, NAME, SEGMENT_NAME, Manif
 CHUNK = 1 << 22  # bytes copied at a time
 TIMEOUT_S = 60  # for each response of a web server
 FILE_NAME = re.compile(f"{SEGMENT_NAME.pattern}|{DELETES_NAME.pattern}")
+LOCK = ".lock"
+MODEL_CONFIGS = [  # in the order in which they are written: the last one completes the model
+    f"{MODEL}/{name}" for name in (f"{BINARIZER}/{CONFIG}", f"{RERANKER}/{CONFIG}", CONFIG, REFERENCE)
+]
 FAILURES = (OSError, HTTPException, pa.ArrowException)
 COPY_HINT = "check access to it and free space in the cache directory (RBEGIR_CACHE); copying can be resumed"
 
@@ -60,6 +72,7 @@ class Location:
 
     root: str  # an absolute path, a path inside the file system, or the URL of a directory on the web
     name: str  # for messages, without credentials
+    address: str  # what names the copies: without user and password, with the query of a URL
     filesystem: Any = None
 
     @classmethod
@@ -71,7 +84,8 @@ class Location:
                     f"filesystem must be a pyarrow.fs.FileSystem, got {type(filesystem).__name__}",
                     hint="wrap an fsspec one: pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(f))",
                 )
-            return cls(str(where), f"{filesystem.type_name}:{where}", filesystem)
+            name = f"{filesystem.type_name}:{where}"
+            return cls(str(where), name, name, filesystem)
         text = str(where)
         try:
             parts = urlsplit(text)
@@ -82,10 +96,11 @@ class Location:
             ) from None
         if "://" not in text or parts.scheme == "file":
             path = str(Path(unquote(parts.path) if parts.scheme == "file" else text).absolute())
-            return cls(path, path)
+            return cls(path, path, path)
         name = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        address = f"{name}?{parts.query}" if parts.query else name
         if parts.scheme in ("http", "https"):
-            return cls(text, name, WEB)
+            return cls(text, name, address, WEB)
         try:
             found, root = _file_system(text)
         except (*FAILURES, ImportError, ValueError) as error:
@@ -93,7 +108,7 @@ class Location:
                 f"{name} cannot be opened as a file system: {_reason(error)}",
                 hint="use a path, https://, s3://, gs:// or hdfs://; for others install fsspec",
             ) from error
-        return cls(root, name, found)
+        return cls(root, name, address, found)
 
     @property
     def is_local(self) -> bool:
@@ -104,47 +119,64 @@ class Location:
         """The directory on this machine: the index itself, or the copies."""
         if self.is_local:
             return Path(self.root)
-        return cache_directory() / hashlib.blake2b(self.name.encode(), digest_size=10).hexdigest()
+        return cache_directory() / _digest(self.address.encode())
 
     def manifest(self) -> Manifest:
         """The current state of the index."""
         return read_manifest(self.path) if self.is_local else self._state()[1]
 
-    def fetch(self, files: Mapping[str, tuple[FileKind, Stamp]]) -> Path:
-        """Copy what is missing of these files, and return the directory that holds them."""
+    def fetch(self, files: Mapping[str, tuple[FileKind, Stamp]], folder: Path | None = None) -> Path:
+        """Copy what is missing of these files to a directory of the copies, and return it."""
+        folder = folder or self.path
         for name, (kind, stamp) in files.items():
-            if not self.is_local and not _is_there(self.path / name, kind, stamp):
+            if not self.is_local and not _is_there(folder / name, kind, stamp):
                 problem = partial(file_problem, kind=kind, stamp=stamp)
-                self._copy(name, stamp.bytes, f"{stamp.check:08x}", problem)
-        return self.path
+                self._copy(folder, name, stamp.bytes, f"{stamp.check:08x}", problem)
+        return folder
 
-    def model(self) -> Path:
-        """Copy what is missing of the stored model, and return its directory."""
-        if not self.is_local:
-            self._fetch_model(f"{MODEL}/{BINARIZER}", CONFIG)
-            self._fetch_model(MODEL, CONFIG)
-            self._fetch_model(MODEL, REFERENCE)
-        return self.path / MODEL
+    def model(self, manifest: Manifest) -> Path:
+        """Copy what is missing of the model of a state, and return its directory."""
+        return (self.path if self.is_local else self._with_model(manifest)) / MODEL
 
-    def copy(self) -> Path:
-        """Copy what is missing of the current state of the index, and return its directory."""
+    @contextmanager
+    def copied(self) -> Iterator[Path]:
+        """Copy what is missing of the current state; its directory stays as it is while the block runs."""
         if self.is_local:
-            return self.path
-        while True:
-            content, manifest = self._state()
-            try:
-                self.fetch(manifest.files)
-                if manifest.has_model:
-                    self.model()
-                break
-            except FileError:  # the state may have been replaced meanwhile
-                if self._state()[0] == content:
-                    raise
-        self._write(NAME, content)
-        for old in self.path.iterdir():
-            if FILE_NAME.fullmatch(old.name) and old.name not in manifest.files:
-                old.unlink(missing_ok=True)
-        return self.path
+            yield self.path
+            return
+        with disk.explained("write to", self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = disk.open_locked(self.path / LOCK, wait=True)
+        with open(lock, "rb"):
+            while True:
+                content, manifest = self._state()
+                try:
+                    folder = self._with_model(manifest)
+                    self._reuse(manifest.files, folder)
+                    self.fetch(manifest.files, folder)
+                    break
+                except FileError:  # the state may have been replaced meanwhile
+                    if self._state()[0] == content:
+                        raise
+            self._write(folder / NAME, content)
+            for old in self.path.rglob("*"):
+                kind, stamp = manifest.files.get(old.name, (None, None))
+                if FILE_NAME.fullmatch(old.name) and not (kind and stamp and _is_there(old, kind, stamp)):
+                    old.unlink(missing_ok=True)
+            yield folder
+
+    def _with_model(self, manifest: Manifest) -> Path:
+        """Copy what is missing of the model of a state, and return the directory of that state."""
+        found = {name: self._read(name, MAX_CONFIG) for name in MODEL_CONFIGS if manifest.has_model}
+        configs = {name: config for name, config in found.items() if config is not None}
+        if configs and self._state()[1].fingerprint != manifest.fingerprint:
+            raise FileError(
+                f"{self.name} was replaced by an index of another model", hint="open the index again"
+            )
+        folder = self.path / _digest(repr((manifest.fingerprint, configs)).encode())
+        for name, config in configs.items():
+            self._fetch_model(folder, name, config)
+        return folder
 
     def _state(self) -> tuple[bytes, Manifest]:
         """The manifest, as bytes and parsed."""
@@ -157,27 +189,34 @@ class Location:
             (Path(folder) / NAME).write_bytes(content)
             return content, read_manifest(Path(folder))
 
-    def _fetch_model(self, folder: str, config_name: str) -> None:
-        """Copy a config and its weights. The config comes last, so where it exists the weights do too."""
-        config = self._read(f"{folder}/{config_name}", MAX_CONFIG)
-        here = self.path / folder / config_name
-        if config is None or (here.is_file() and here.read_bytes() == config):
+    def _fetch_model(self, folder: Path, name: str, config: bytes) -> None:
+        """Write a config, after the weights that it names, if any."""
+        if (folder / name).is_file() and (folder / name).read_bytes() == config:
             return
-        if config_name == CONFIG:
+        if name.endswith(CONFIG):
             try:
                 weights = json.loads(config)["weights"]
                 size, check = int(weights["bytes"]), int(weights["crc32c"])
             except (ValueError, TypeError, KeyError) as error:
                 raise CorruptError(
-                    f"{self.name}/{folder}/{config_name} cannot be understood",
-                    hint="restore the index from a copy",
+                    f"{self.name}/{name} cannot be understood", hint="restore the index from a copy"
                 ) from error
-            self._copy(f"{folder}/{WEIGHTS}", size, f"{check:08x}", partial(_weights_problem, check=check))
-        self._write(f"{folder}/{config_name}", config)
+            file = name.removesuffix(CONFIG) + WEIGHTS
+            self._copy(folder, file, size, f"{check:08x}", partial(_weights_problem, check=check))
+        self._write(folder / name, config)
 
-    def _copy(self, name: str, size: int, tag: str, problem: Callable[[Path], str]) -> None:
+    def _reuse(self, files: Mapping[str, tuple[FileKind, Stamp]], folder: Path) -> None:
+        """Link what other directories of the copies have of these files."""
+        for name, (kind, stamp) in files.items():
+            same = [path for path in self.path.rglob(name) if _is_there(path, kind, stamp)]
+            if same and folder / name not in same:
+                folder.mkdir(exist_ok=True)
+                (folder / name).unlink(missing_ok=True)
+                disk.link(same[0], folder / name)
+
+    def _copy(self, folder: Path, name: str, size: int, tag: str, problem: Callable[[Path], str]) -> None:
         """Copy a file, or the rest of it, and rename it into place if `problem` finds nothing wrong."""
-        final = self.path / name
+        final = folder / name
         part = final.with_name(f".{final.name}.{tag}.part")
         with disk.explained("write to", self.path):
             final.parent.mkdir(parents=True, exist_ok=True)
@@ -253,10 +292,10 @@ class Location:
             raise CorruptError(f"{self.name}/{name} has more than {most} bytes", hint="check the address")
         return content
 
-    def _write(self, name: str, content: bytes) -> None:
+    def _write(self, path: Path, content: bytes) -> None:
         with disk.explained("write to", self.path):
-            (self.path / name).parent.mkdir(parents=True, exist_ok=True)
-            with disk.staged(self.path / name) as staged:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with disk.staged(path) as staged:
                 staged.write_bytes(content)
 
 
@@ -278,6 +317,10 @@ def _file_system(url: str) -> tuple[Any, str]:
 
         found, root = fsspec.core.url_to_fs(url)
         return fs.PyFileSystem(fs.FSSpecHandler(found)), root
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=10).hexdigest()
 
 
 def _is_there(path: Path, kind: FileKind, stamp: Stamp) -> bool:

@@ -163,7 +163,8 @@ class Index:
         if "://" in str(path):
             from rbegir.index.location import Location
 
-            path, read_only = Location.of(path).copy(), True
+            with Location.of(path).copied() as copy:
+                return cls.open(copy, device, model=model, read_only=True, threads=threads, progress=progress)
         return cls(
             Path(path), device=device, threads=threads, model=model, read_only=read_only, progress=progress
         )
@@ -622,7 +623,9 @@ class Index:
                     hint="call refresh, or open the index again",
                 )
             self._scorer = scorer
-        return within(state, tenant), scorer[1] if model is None else model
+        if model is None and scorer[0] == name:
+            model = scorer[1]
+        return within(state, tenant), model
 
     def _encoded(self, texts: pa.Array, report: Report | None) -> tuple[Codes, str]:
         """The codes of texts, and the fingerprint of the state for which they were made."""
