@@ -22,7 +22,7 @@ from typing import Any
 
 from rbegir.errors import LockedError, RbegirError
 from rbegir.index.store import Index
-from torture.history import ENCODER, QUERY, no_fsync, small_tiers
+from torture.history import ENCODER, QUERY, no_fsync, small_sizes
 from torture.limits import Limits, fresh_processes, memory
 from torture.resources import in_child
 
@@ -146,7 +146,7 @@ class Crowd:
 
 def run(limits: Limits, least: int = 0) -> dict[str, Any]:
     """For `limits.seconds`, and until everybody has read `least` times."""
-    with tempfile.TemporaryDirectory(dir=memory()) as folder, small_tiers(), no_fsync():
+    with tempfile.TemporaryDirectory(dir=memory()) as folder, small_sizes(), no_fsync():
         path = Path(folder) / "x.rbe"
         crowd = Crowd(path, least)
         crowd.fork()

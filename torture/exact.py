@@ -39,7 +39,7 @@ from rbegir.index.store import Index
 from rbegir.search.backend import Backend, Candidates
 from rbegir.search.cpu import EMULATED, CpuBackend
 from rbegir.search.reference import ReferenceBackend, first_in_order
-from torture.history import no_fsync, small_tiers
+from torture.history import no_fsync, small_sizes
 from torture.limits import Limits, memory
 from torture.worlds import Still, cpu_backends
 
@@ -231,7 +231,7 @@ def backends_of(world: Still, devices: list[str]) -> dict[str, Backend]:
 
 def moving(rng: np.random.Generator, devices: list[str], rounds: int) -> Iterator[tuple[str, int, bool, str]]:
     """Results of one world that changes, each with what it is of."""
-    with tempfile.TemporaryDirectory(dir=memory()) as folder, small_tiers(), no_fsync():
+    with tempfile.TemporaryDirectory(dir=memory()) as folder, small_sizes(), no_fsync():
         world = World(Path(folder), rng, devices)
         for turn in range(3 if world.small else rounds):
             if turn:

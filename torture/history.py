@@ -3,9 +3,10 @@
 A history is a sequence of changes (add, upsert, update, delete by id and by filter, compact, a build that
 replaces the index, close and open again), some of which die half-way: the process is killed at one of its
 calls, or one of its calls fails with an error of the system and the process goes on. While an index is
-compacted, other changes are made: before a new segment is synced, and before the swap. `History.allowed` is
-what the index may hold if the power is cut after a step of the trace: the last acknowledged state, or that of
-the change in flight; after a death either, until the next acknowledged change settles it.
+compacted, other changes are made: between the pieces of a new segment, before its last sync, and before the
+swap. A few texts are long, so that their segments are synced in pieces. `History.allowed` is what the index
+may hold if the power is cut after a step of the trace: the last acknowledged state, or that of the change in
+flight; after a death either, until the next acknowledged change settles it.
 """
 
 from __future__ import annotations
@@ -61,9 +62,14 @@ class History:
             yield step, acknowledged[0] if acknowledged else self.moments[moment][1]
 
 
-def small_tiers() -> Any:
-    """Tiers of a few rows, so that short histories see merges of merges."""
-    return mock.patch.multiple(writer, TIER_ROWS=3, FAN=3)
+@contextlib.contextmanager
+def small_sizes() -> Iterator[None]:
+    """Tiers of a few rows and a sync after each block: short histories see merges and long files."""
+    with (
+        mock.patch.multiple(writer, TIER_ROWS=3, FAN=3),
+        mock.patch.multiple(format, BUFFER=format.BLOCK, SYNC_BYTES=format.BLOCK),
+    ):
+        yield
 
 
 def no_fsync() -> Any:
@@ -106,7 +112,7 @@ def record(
     """Run a random history in an empty directory, while `sabotage` puts a fault into the index."""
     recorder = Recorder(root)
     moments: list[tuple[int, frozenset[State]]] = [(0, frozenset([None]))]
-    with recorder.recording(), small_tiers(), no_fsync(), sabotage():
+    with recorder.recording(), small_sizes(), no_fsync(), sabotage():
         life = Life(root / NAME, chance, recorder, moments)
         life.begin(lambda: life.create(), lambda state: ())
         for _ in range(steps):
@@ -182,8 +188,8 @@ class Life:
         assert self.state in self.moments[-1][1], "a process that failed left neither state"
 
     def _compact(self) -> None:
-        """Compact, and make other changes before and after each new segment is finished."""
-        index, finish = self.open(), format.FileWriter.finish
+        """Compact, and make other changes while each new segment is written and after it is finished."""
+        index, finish, flush = self.open(), format.FileWriter.finish, format.FileWriter._flush
 
         def meanwhile() -> None:
             for _ in range(self.chance.choice((0, 1, 1, 2))):
@@ -200,7 +206,12 @@ class Life:
             meanwhile()
             return stamp
 
-        with mock.patch.object(format.FileWriter, "finish", interrupted):
+        def between(self_: format.FileWriter, *, everything: bool) -> None:
+            flush(self_, everything=everything)
+            if writer.UNNAMED.fullmatch(self_.path.name) and not everything:
+                meanwhile()
+
+        with mock.patch.multiple(format.FileWriter, finish=interrupted, _flush=between):
             index.compact()
 
     def _doom(self, recorder: Recorder) -> None:
@@ -272,8 +283,9 @@ class Life:
     def _record(self) -> Record:
         self.made += 1
         price = self.chance.choice((None, self.made))
+        more = self.chance.randint(0, 9) if self.chance.random() < 0.9 else format.BLOCK
         return (
-            f"text {self.made} {'é' * self.chance.randint(0, 9)}",
+            f"text {self.made} {'é' * more}",
             price,
             self.chance.choice((None, "en", "de")),
         )

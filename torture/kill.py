@@ -22,7 +22,7 @@ from typing import Any
 
 from rbegir.errors import RbegirError
 from rbegir.index.store import Index
-from torture.history import ENCODER, KINDS, NAME, Life, Record, State, contents, left_over, small_tiers
+from torture.history import ENCODER, KINDS, NAME, Life, Record, State, contents, left_over, small_sizes
 from torture.limits import Limits
 from torture.simdisk import Recorder
 
@@ -67,7 +67,7 @@ def run(limits: Limits) -> dict[str, Any]:
     Index.create(path, ENCODER, id_type="int64").close()
     state: State = ()
     number = 0
-    with small_tiers():
+    with small_sizes():
         while kills < limits.points and time.monotonic() < end and not losses:
             delay, wait = chance.expovariate(1 / 0.04), chance.random() < 0.8
             acknowledged = _live_and_die(path, limits.seed, number, state, delay, wait=wait)

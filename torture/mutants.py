@@ -56,6 +56,18 @@ def no_deletes_sync() -> Fault:
     return _no_sync_of("deletes-")
 
 
+def no_last_sync() -> Fault:
+    """A file that is synced piece by piece is not synced at its end."""
+    finish = format.FileWriter.finish
+
+    def hasty(self: format.FileWriter, meta: dict[str, Any]) -> format.Stamp:
+        pieces = bool(self._sums)
+        with no_file_sync() if pieces else contextlib.nullcontext():
+            return finish(self, meta)
+
+    return mock.patch.object(format.FileWriter, "finish", hasty)
+
+
 @contextlib.contextmanager
 def rename_before_sync() -> Iterator[None]:
     """The manifest gets its name first and is synced afterwards."""
@@ -197,6 +209,7 @@ MUTANTS = (
     no_manifest_sync,
     no_segment_sync,
     no_deletes_sync,
+    no_last_sync,
     rename_before_sync,
     no_sync_after_rename,
     remove_then_rename,

@@ -38,7 +38,7 @@ from torture.history import (
     left_over,
     no_fsync,
     record,
-    small_tiers,
+    small_sizes,
 )
 from torture.limits import Limits, memory, promise
 from torture.simdisk import Image, SimDisk, lay_out
@@ -144,7 +144,7 @@ def survivor(root: Path, image: Image, allowed: frozenset[State], chance: random
     if path.is_dir() and chance.random() < 0.5:  # the lock file is never synced and never trusted
         (path / writer.LOCK).write_bytes(chance.choice((b"", b"\0" * 61, chance.randbytes(40))))
     try:
-        with small_tiers(), no_fsync():
+        with small_sizes(), no_fsync():
             if not path.exists():
                 promise(None in allowed, "the index is gone")
                 return None

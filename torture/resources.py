@@ -31,7 +31,7 @@ import numpy as np
 from rbegir.codes.planes import Codes
 from rbegir.errors import FileError, InputError, RbegirError
 from rbegir.index.store import Index
-from torture.history import ENCODER, NAME, QUERY, State, contents, left_over, no_fsync, small_tiers
+from torture.history import ENCODER, NAME, QUERY, State, contents, left_over, no_fsync, small_sizes
 from torture.limits import Limits, fresh_processes, memory, promise
 from torture.server import LIBC, Disk
 from torture.simdisk import Recorder
@@ -62,7 +62,7 @@ def session() -> list[Change]:
 def states() -> list[State]:
     """What the index holds before, between and after the changes."""
     found: list[State] = []
-    with tempfile.TemporaryDirectory(dir=memory()) as folder, small_tiers(), no_fsync():
+    with tempfile.TemporaryDirectory(dir=memory()) as folder, small_sizes(), no_fsync():
         index = Index.create(Path(folder) / NAME, ENCODER, id_type="int64", threads=1)
         found.append(contents(index))
         for change in session():
@@ -83,7 +83,7 @@ def fail_at(victim: int, code: int, wanted: list[State], *, lasting: bool) -> in
             os.write(arguments[0], bytes(arguments[1])[: len(arguments[1]) // 2])
         raise OSError(code, os.strerror(code))
 
-    with tempfile.TemporaryDirectory(dir=memory()) as folder, small_tiers(), no_fsync():
+    with tempfile.TemporaryDirectory(dir=memory()) as folder, small_sizes(), no_fsync():
         path = Path(folder) / NAME
         with Recorder(Path(folder)).recording() as recorder:
             Index.create(path, ENCODER, id_type="int64", threads=1).close()

@@ -311,6 +311,51 @@ def test_pieces_are_synced_between_changes(
     assert index.info()["deleted"] == 0
 
 
+def _until_one_waits(index: Index) -> None:
+    while not index._next.locked():
+        os.sched_yield()
+
+
+def test_a_change_waits_for_one_piece_of_a_compaction(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "TURN_SECONDS", 60.0)
+    pieces, begins = 1, []
+    create = disk.create
+
+    def created(path: Path) -> int:
+        begins.append(pieces)
+        return create(path)
+
+    monkeypatch.setattr(disk, "create", created)
+    change = threading.Thread(target=index.delete, args=([1],))
+    with index._turn():  # a piece is being synced
+        change.start()
+        _until_one_waits(index)
+    for _ in range(1000):
+        with index._turn():
+            pieces += 1
+    change.join()
+    assert begins[0] == 1
+
+
+def test_a_piece_of_a_compaction_waits_for_one_change(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "TURN_SECONDS", 60.0)
+    order: list[str] = []
+
+    def piece() -> None:
+        with index._turn():
+            order.append("piece")
+
+    waiting = threading.Thread(target=piece)
+    with index._writing():  # a change is being made
+        waiting.start()
+        _until_one_waits(index)
+    for number in range(1000):
+        with index._writing():
+            order.append(f"change {number}")
+    waiting.join()
+    assert order[0] == "piece"
+
+
 def test_a_compaction_inside_a_compaction_is_refused(index: Index) -> None:
     with pytest.raises(InputError, match="called by the progress function of a compaction"):
         index.compact(lambda done, total: index.compact())

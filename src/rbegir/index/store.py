@@ -81,7 +81,7 @@ from rbegir.search.request import (
 )
 
 EXPORT_ROWS = 1 << 14  # keywords per exported batch
-TURN_SECONDS = 0.1  # that a compaction waits for a pause between changes
+TURN_SECONDS = 0.1  # that a compaction waits for the end of a change
 
 Ids = npt.NDArray[Any]  # int64, or str objects
 Vectors = npt.NDArray[Any]  # float [count, dims]
@@ -112,6 +112,7 @@ class Index:
         self._read_only = read_only
         self._writer = writer
         self._mutex = threading.RLock()  # held by changes, and by a compaction while it syncs
+        self._next = threading.Lock()  # held by the change, or piece of a compaction, that waits for the mutex
         self._compacting = threading.RLock()  # held by a compaction, which takes the mutex only to swap
         self._loading = threading.Lock()  # held while the model loads; searches do not take the mutex
         self._switching = threading.Lock()  # held while `_snapshot` and `_model` change together
@@ -660,7 +661,9 @@ class Index:
     @contextlib.contextmanager
     def _writing(self) -> Iterator[Writer]:
         """Yield the writer. After a disk failure it is dropped, and the next change reads the state again."""
-        with self._mutex:
+        with contextlib.ExitStack() as held:
+            with self._next:
+                held.enter_context(self._mutex)
             state = self._state()
             if self._read_only:
                 raise FileError(
@@ -682,10 +685,14 @@ class Index:
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
-        """Hold off changes; after TURN_SECONDS without a pause between them, go on beside them."""
+        """Hold off changes; go on beside one that takes longer than TURN_SECONDS.
+
+        A change that waits comes before the next piece, and a piece that waits before the next change.
+        """
         taken = False
         try:
-            taken = self._mutex.acquire(timeout=TURN_SECONDS)
+            with self._next:
+                taken = self._mutex.acquire(timeout=TURN_SECONDS)
             yield
         finally:
             if taken:
@@ -737,8 +744,8 @@ class Index:
                             f"{self._path} has {manifest.fingerprint!r}",
                             hint="make them with the model of this index, Index.model",
                         )
-                    # the index was replaced while its texts were encoded
-                    encoded = self._encoded(texts, report)
+                    # the index was replaced while its texts were encoded; progress must not call back here
+                    encoded = self._encoded(texts, None)
                 strings = manifest.id_type == "string"
                 if strings and given is None:
                     raise InputError(
