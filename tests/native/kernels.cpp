@@ -1,7 +1,7 @@
 // The kernels of one architecture against plain arithmetic, without Python: for machines that can only be emulated.
 //
 // Scan: every shape, with keywords that are hard (small norms, ties, one bit away from the best), batches on both sides
-// of the limit where groups are expanded, masks, and k around the thresholds. Floating point: every kernel must give the
+// of the limit where groups are expanded, masks, limits of each query, and k around the thresholds. Floating point: every kernel must give the
 // bits of the portable one. Checksum: the instruction against tables. Prints a digest of all results, which is the same
 // on every architecture.
 #include <algorithm>
@@ -98,6 +98,20 @@ int64_t key_of(int64_t dot, int64_t norm) {
     return dot < 0 ? -key : key;
 }
 
+// What the hits of a search are limited to. LIMITED: some queries have filters that pass many keywords or few, floors,
+// and hits before theirs. FEW: every query has a filter that passes few.
+enum Limits { NONE, MASKED, LIMITED, FEW, LIMITS };
+
+// About one bit in `rarity`, and none in some words.
+std::vector<uint64_t> random_mask(int count, int rarity) {
+    std::vector<uint64_t> mask((count + 63) / 64);
+    for (int i = 0; i < count; ++i)
+        if (!below(rarity)) mask[i / 64] |= uint64_t{1} << (i % 64);
+    return mask;
+}
+
+bool passes(const uint64_t *mask, int64_t i) { return !mask || (mask[i / 64] >> (i % 64) & 1); }
+
 void check_scan(const scan::Shape &shape, World world, int count, int limit, const scan::Kernel *const *kernels,
                 size_t kernel_count) {
     const int n = shape.n(), queries = 4;
@@ -107,6 +121,7 @@ void check_scan(const scan::Shape &shape, World world, int count, int limit, con
     const std::vector<uint8_t> packed = pack(shape, values, count);
     std::vector<uint64_t> mask((count + 63) / 64);
     for (uint64_t &bits : mask) bits = generator() & (below(3) ? ~uint64_t{0} : generator() & generator());
+    const std::vector<uint64_t> many = random_mask(count, 2), few[] = {random_mask(count, 60), random_mask(count, 200)};
     std::vector<int64_t> keys(static_cast<size_t>(queries) * count);
     for (int i = 0; i < count; ++i) {
         const int16_t *keyword = &values[static_cast<size_t>(i) * n];
@@ -114,34 +129,53 @@ void check_scan(const scan::Shape &shape, World world, int count, int limit, con
         for (int q = 0; q < queries; ++q)
             keys[static_cast<size_t>(q) * count + i] = key_of(dot_of(keyword, &asked[q * n], n), norm);
     }
-    for (const bool masked : {false, true}) {
-        const std::vector<scan::Partition> parts{
-            {packed.data(), static_cast<size_t>(count), masked ? mask.data() : nullptr, 0, {}}};
+    for (int limited = 0; limited < LIMITS; ++limited) {
+        scan::Partition part{packed.data(), static_cast<size_t>(count), limited ? mask.data() : nullptr, 0, {}};
+        if (limited >= LIMITED) part.filters = {few[0].data(), many.data(), few[1].data(), nullptr};
+        const std::vector<scan::Partition> parts{part};
+        std::vector<scan::Limit> limits(queries, scan::NO_LIMIT);
         std::vector<std::vector<int64_t>> order(queries);
         for (int q = 0; q < queries; ++q) {
-            for (int i = 0; i < count; ++i)
-                if (!masked || mask[i / 64] >> (i % 64) & 1) order[q].push_back(i);
             const int64_t *key = &keys[static_cast<size_t>(q) * count];
+            if (limited == LIMITED) limits[q].filter = q < 3 ? q : -1;
+            if (limited == FEW) limits[q].filter = q % 2 * 2;
+            const uint64_t *filter = limits[q].filter < 0 ? nullptr : part.filters[limits[q].filter];
+            for (int i = 0; i < count; ++i)
+                if (passes(part.mask, i) && passes(filter, i)) order[q].push_back(i);
             std::stable_sort(order[q].begin(), order[q].end(), [&](int64_t a, int64_t b) { return key[a] > key[b]; });
+            if (limited < LIMITED || order[q].size() < 4) continue;
+            if (q != 1) {
+                limits[q].before = {key[order[q][2]], order[q][2]};
+                order[q].erase(order[q].begin(), order[q].begin() + 3);
+            }
+            if (q) {
+                limits[q].floor = key[order[q][order[q].size() / 2]];
+                std::erase_if(order[q], [&](int64_t i) { return key[i] < limits[q].floor; });
+            }
         }
         for (const int batch : {1, queries})
             for (const size_t k : {size_t{1}, size_t{10}, size_t{300}})
                 for (size_t i = 0; i < kernel_count; ++i) {
-                    const std::vector<scan::Limit> limits(batch, scan::NO_LIMIT);
-                    const scan::Found found = scan::search(shape, *kernels[i], parts, asked.data(), limits, k, 1);
-                    bool same = found.k == std::min(k, order[0].size());
+                    const std::vector<scan::Limit> own(limits.begin(), limits.begin() + batch);
+                    const scan::Found found = scan::search(shape, *kernels[i], parts, asked.data(), own, k, 1);
+                    size_t most = 0;
+                    for (int q = 0; q < batch; ++q) most = std::max(most, std::min(k, order[q].size()));
+                    bool same = found.k == most;
                     for (int q = 0; q < batch; ++q)
                         for (size_t j = 0; same && j < found.k; ++j) {
-                            const int64_t position = order[q][j];
+                            const bool hit = j < order[q].size();
+                            const int64_t position = hit ? order[q][j] : -1;
                             same = found.positions[q * found.k + j] == position &&
-                                   found.keys[q * found.k + j] == keys[static_cast<size_t>(q) * count + position];
+                                   found.keys[q * found.k + j] ==
+                                       (hit ? keys[static_cast<size_t>(q) * count + position] : scan::NO_KEY);
                         }
                     if (same) continue;
                     ++wrong;
-                    std::printf("%s: wrong hits for n = %d, planes %d, world %d, %d keywords, batch %d, k %zu\n",
-                                kernels[i]->name, n, shape.planes, world, count, batch, k);
+                    std::printf("%s: wrong hits for n = %d, planes %d, world %d, limits %d, %d keywords, batch %d, "
+                                "k %zu\n",
+                                kernels[i]->name, n, shape.planes, world, limited, count, batch, k);
                 }
-        note(order[0].data(), std::min<size_t>(300, order[0].size()) * sizeof(int64_t));
+        for (const auto &hits : order) note(hits.data(), std::min<size_t>(300, hits.size()) * sizeof(int64_t));
     }
 }
 

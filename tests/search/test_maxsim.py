@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rbegir.search.cpu import CpuBackend
+from rbegir.search.cpu import EMULATED, CpuBackend
 from tests.search.gpu.cases import assert_items_equal, items_of, make_case
 
 
@@ -18,3 +18,10 @@ def test_equals_the_reference(n: int, planes: int, top: int, vectors: int, k: in
     )
     order = items_of(rng, 365, 9, scattered=0.2)
     assert_items_equal(CpuBackend(n, planes, threads=2), case, order)
+
+
+@pytest.mark.parametrize("isa", EMULATED)
+def test_backends_whose_scan_is_emulated_rank_items_too(isa: str) -> None:
+    rng = np.random.default_rng(5)
+    case = make_case(rng, 64, 2, top=7, odd=False, queries=9, k=10, counts=(300, 65), density=0.5, copies=20)
+    assert_items_equal(CpuBackend(64, 2, isa=isa), case, items_of(rng, 365, 9, scattered=0.2))

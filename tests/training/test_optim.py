@@ -106,3 +106,17 @@ def test_gradients_that_do_not_fit_are_refused(row: int, width: int, message: st
     rows, values = np.array([row]), np.zeros((1, width), np.float32)
     with pytest.raises(ValueError, match=message):
         _core.update_rows(table, second, steps, rows, values, 0.1, 0.9, 1e-10, 1)
+
+
+@pytest.mark.parametrize("wrong", ["dtype", "stride"])
+@pytest.mark.parametrize("output", ["table", "second", "steps"])
+def test_tables_that_cannot_be_updated_in_place_are_refused(output: str, wrong: str) -> None:
+    """A copy would be updated, and thrown away."""
+    shapes = {"table": (4, 3), "second": (4, 3), "steps": (4,)}
+    outputs = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+    given = outputs[output]
+    outputs[output] = given.astype(np.float64) if wrong == "dtype" else np.repeat(given, 2, axis=0)[::2]
+    rows, values = np.array([1]), np.ones((1, 3), np.float32)
+    with pytest.raises(TypeError, match="incompatible function arguments"):
+        _core.update_rows(*outputs.values(), rows, values, 0.1, 0.9, 1e-10, 1)
+    assert not any(np.any(one) for one in outputs.values())

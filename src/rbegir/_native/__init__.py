@@ -6,8 +6,9 @@
     neon        every 64-bit ARM CPU
     portable    plain C++
 
-The scan, the tower and the search for codes take the best one that the CPU runs. The environment variable
-RBEGIR_ISA forces another one for all three.
+All kernels that are written for several take the best one that the CPU runs: the scan, MaxSim, the tower, the
+search for codes, the Binarizer's products and the reranker's guide. The environment variable RBEGIR_ISA
+forces another one for all of them.
 """
 
 import os

@@ -158,8 +158,10 @@ void update_rows(Array<float, 2> table, Array<float, 2> second, Array<float, 1> 
 
 template <class T>
 void bind_windows(nb::module_ &m) {
-    m.def("window_max", window_max<T>, "words"_a, "text_offsets"_a, "word_ids"_a, "best"_a, "where"_a);
-    m.def("window_max_gradient", window_max_gradient<T>, "grad"_a, "where"_a, "text_offsets"_a, "word_ids"_a, "total"_a);
+    m.def("window_max", window_max<T>, "words"_a, "text_offsets"_a, "word_ids"_a, "best"_a.noconvert(),
+          "where"_a.noconvert());
+    m.def("window_max_gradient", window_max_gradient<T>, "grad"_a, "where"_a, "text_offsets"_a, "word_ids"_a,
+          "total"_a.noconvert());
 }
 
 }  // namespace
@@ -167,6 +169,6 @@ void bind_windows(nb::module_ &m) {
 void bind_learn(nb::module_ &m) {
     bind_windows<float>(m);
     bind_windows<double>(m);
-    m.def("update_rows", update_rows, "table"_a, "second"_a, "steps"_a, "rows"_a, "values"_a, "rate"_a, "beta"_a, "eps"_a,
-          "threads"_a);
+    m.def("update_rows", update_rows, "table"_a.noconvert(), "second"_a.noconvert(), "steps"_a.noconvert(), "rows"_a,
+          "values"_a, "rate"_a, "beta"_a, "eps"_a, "threads"_a);
 }

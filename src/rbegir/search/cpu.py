@@ -22,7 +22,7 @@ from rbegir.search.partition import Candidates, Int64s, Limits, Partition, Value
 MAX_THREADS = 1024
 FILTERED = 8  # queries per filter that are worth a scan of what the filter passes …
 ALONE = 2  # … and so are so few queries
-# slow: the AVX-512 kernels in plain C++, to test them on any CPU
+# slow: the AVX-512 kernels of the scan in plain C++, to test them on any CPU; MaxSim's are then the portable ones
 EMULATED = ("avx512-emulated", "avx512bw-emulated")
 
 
@@ -56,9 +56,10 @@ class CpuBackend(Backend):
         ]
         items = len(order.starts) - 1
         scores, firsts = np.empty(items), np.empty(items, np.int64)
+        isa = "portable" if self.isa in EMULATED else self.isa
         _core.maxsim(
             listed, values, order.positions, order.starts, scores, firsts,
-            planes=self.planes, threads=self.threads, isa=self.isa,
+            planes=self.planes, threads=self.threads, isa=isa,
         )  # fmt: skip
         return best_items(np.arange(items), scores, firsts, k)
 

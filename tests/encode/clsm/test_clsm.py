@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from rbegir._native import _core
 from rbegir.encode.clsm.clsm import TowerBatch, gram_sum, tower_batch, window_max
 from rbegir.read.tokenizer import GramBatch
 
@@ -185,3 +187,24 @@ def test_tower_batch_counts_texts(gradient: bool) -> None:
     assert isinstance(batch, TowerBatch)
     assert len(batch.text_offsets) - 1 == 2
     assert len(batch.rows) == (1 if gradient else 0)
+
+
+@pytest.mark.parametrize("output", ["best", "where", "total"])
+@pytest.mark.parametrize("wrong", ["dtype", "stride"])
+def test_outputs_that_cannot_be_filled_in_place_are_refused(output: str, wrong: str) -> None:
+    """A copy would be filled, and thrown away."""
+    outputs = {
+        "best": np.zeros((2, 1), np.float32),
+        "where": np.zeros((2, 1), np.int32),
+        "total": np.zeros((3, 3), np.float32),
+    }
+    given = outputs[output]
+    outputs[output] = given.astype(np.int64) if wrong == "dtype" else np.repeat(given, 2, axis=0)[::2]
+    words, offsets, ids = np.ones((3, 3), np.float32), np.array([0, 1, 2], np.int32), np.zeros(2, np.int32)
+    best, where, total = outputs.values()
+    if output == "total":
+        call = partial(_core.window_max_gradient, np.ones_like(best), where, offsets, ids, total)
+    else:
+        call = partial(_core.window_max, words, offsets, ids, best, where)
+    with pytest.raises(TypeError, match="incompatible function arguments"):
+        call()
