@@ -74,6 +74,22 @@ def test_without_holding_out(pairs_file: Path) -> None:
     assert data.pairs == 3000
 
 
+@pytest.mark.parametrize("buffer_pairs", [10_000, 700])
+def test_validation_is_drawn_from_the_whole_file(
+    buffer_pairs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_VALIDATION", 40)
+    path = tmp_path / "sorted.tsv"
+    path.write_text("query\tkeyword\n" + "".join(f"q{i:05d}\tkeyword {i:05d}\n" for i in range(10_000)))
+    data = of(path, buffer_pairs)
+    assert data.held_out is not None
+    assert data.held_out.num_rows == 40 < data.held_pairs
+    rows = [int(query[1:]) for query in data.held_out["query"].to_pylist()]
+    assert rows == sorted(set(rows))
+    quarters = np.histogram(rows, bins=4, range=(0, 10_000))[0]
+    assert quarters.min() >= 4
+
+
 def test_buffers_are_bounded_in_bytes(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BUFFER_BYTES", 1)
     path = pairs_file.parent / "copy.tsv"

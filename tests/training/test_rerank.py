@@ -18,10 +18,10 @@ from rbegir.cli import main
 from rbegir.encode.clsm import presets
 from rbegir.errors import TrainingWarning
 from rbegir.evaluate.retrieval import CUTOFFS
-from rbegir.read.pairs import read_pairs
+from rbegir.read.pairs import PairStream, read_pairs
 from rbegir.training import rerank
 from rbegir.training.config import TrainConfig
-from rbegir.training.rerank import compare, searched_texts
+from rbegir.training.rerank import compare, fit_reranker, searched_texts
 from rbegir.training.trainer import _tell, run
 from tests.reranking import make_model
 
@@ -85,6 +85,25 @@ def test_the_searched_texts_are_drawn_from_the_whole_file(
     assert drawn(None, TEXTS * 2) == places
     assert drawn(TEXTS, [], seed=1) != places
     assert sorted(drawn(TEXTS[:40], TEXTS[20:60])) == list(range(60))
+
+
+def test_a_fit_draws_from_the_whole_of_the_held_out_pairs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short_fits: None
+) -> None:
+    """A file sorted by keyword holds out sorted pairs."""
+    seen: list[pa.Table] = []
+    collect = rerank.collect
+    monkeypatch.setattr(rerank, "collect", lambda search, pairs, texts: (
+        seen.append(pairs), collect(search, pairs, texts))[1])  # fmt: skip
+    model, texts, held = make_model(tmp_path / "model", TEXTS[:100]), pa.array(TEXTS[:1000]), pairs_of(TEXTS[:1000])
+    weighted = held.append_column("weight", pa.array([1.0] * 1000)).cast(PairStream.schema)
+    assert model.reranker is not None
+    for seed in (0, 0, 1):
+        fit_reranker(model, model.reranker.guide, texts, weighted, seed)
+    places = [[TEXTS.index(text) for text in table["keyword"].to_pylist()] for table in seen]
+    assert len(set(places[0])) == 200 == 2 * rerank.QUERIES
+    assert 400 < np.mean(places[0]) < 600
+    assert places[0] == places[1] != places[2]
 
 
 UNTAUGHT = {

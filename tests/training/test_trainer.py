@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -236,11 +237,23 @@ def test_progress_is_shown_where_it_is_seen(
     assert "epoch 1  loss" in capsys.readouterr().err
 
 
-def test_without_validation(pairs_file: Path) -> None:
-    result = run(pairs_file, **QUICK, epochs=1, valid=False)
+def test_without_validation(pairs_file: Path, tmp_path: Path, short_fits: None) -> None:
+    """The reranker is fitted on pairs made of the keywords, and nothing is compared."""
+    settings = {**QUICK, "rerank": True, "epochs": 1, "valid": False, "out": tmp_path / "model"}
+    result = run(pairs_file, **settings)
     assert result.pairs == 3000
     assert result.to_dict()["roc_auc"] is None
     assert result.best_epoch == 1
+    assert result.recall == {}
+    titles = list(dict.fromkeys(read_pairs(pairs_file).read_all()["keyword"].to_pylist()))
+    with rbegir.Index.create(tmp_path / "titles.rbe", result.model) as index:
+        index.add(titles)
+        hits = index.search(titles[:20], k=1)
+        assert hits.reranked
+        assert hits.texts[:, 0].tolist() == titles[:20]
+    shutil.rmtree(tmp_path / "model" / "rerank")  # as a version that fitted none left it
+    assert run(pairs_file, **settings, resume=True).model.reranker is not None
+    assert run(pairs_file, **{**settings, "out": None, "rerank": False}).model.reranker is None
 
 
 def test_public_name(pairs_file: Path) -> None:

@@ -61,8 +61,8 @@ Halves = npt.NDArray[np.float16]
 class TrainingData:
     """The training pairs, or this process's part of them.
 
-    `held_out` holds the first pairs of the held-out keywords, as many as validation uses; it is None with
-    hold_out=False. All public figures are about the pairs of all processes.
+    `held_out` holds pairs of the held-out keywords, drawn at random, as many as validation uses; it is None
+    with hold_out=False. All public figures are about the pairs of all processes.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class TrainingData:
                 self._held = found if self._held is None else pa.concat_arrays([self._held, found]).unique()
                 chosen = pc.is_in(table["keyword"], value_set=self._held)
                 some = table.append_column("row", pa.array(numbers)).filter(pc.and_(chosen, real))
-                held.append(some.slice(0, max(0, MAX_VALIDATION - own.held)))
+                held = [drawn(pa.concat_tables([*held, some]))]
                 own.held += some.num_rows
                 kept = pc.invert(chosen)
                 numbers, table = numbers[kept.to_numpy()], table.filter(kept)
@@ -182,10 +182,9 @@ class TrainingData:
         self._add_up(self._exchange(own))
         beginnings = pa.concat_tables(self._exchange(beginning)).sort_by("row")
         self.sample = beginnings["keyword"].slice(0, SAMPLE).unique()  # the first keywords to learn from
-        if hold_out:  # the first pairs that all processes held out, in the order of the file
+        if hold_out:
             everyones = pa.concat_tables(self._exchange(pa.concat_tables(held)))
-            first_held = everyones.sort_by("row").slice(0, MAX_VALIDATION)
-            self.held_out = first_held.select(PairStream.schema.names)
+            self.held_out = drawn(everyones).select(PairStream.schema.names)
         if len(self.sizes) == 1 and first is not None:
             self._only = self._chunk(*first)
             if self._teacher is not None:
@@ -253,6 +252,15 @@ def hold_out_below(places: npt.NDArray[np.float64]) -> float:
         return VALID_SHARE
     wanted = max(math.ceil(VALID_SHARE * len(places)), min(FEW, len(places) // 5))
     return float(np.nextafter(np.sort(places)[wanted - 1], 1.0)) if len(places) > 1 else 0.0
+
+
+def drawn(pairs: pa.Table) -> pa.Table:
+    """MAX_VALIDATION of the pairs, drawn by a hash of their rows, in the order of the file: the same ones
+    however the file was divided."""
+    rows = pairs["row"].to_numpy()
+    places = rows.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)  # golden section: spread evenly
+    chosen = np.argsort(places, kind="stable")[:MAX_VALIDATION]
+    return pairs.take(pa.array(chosen[np.argsort(rows[chosen])]))
 
 
 def tokenize_pairs(table: pa.Table, hash_buckets: int) -> Chunk:

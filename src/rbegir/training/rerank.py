@@ -79,15 +79,19 @@ def has_reranker(model: Path) -> bool:
 def fit_reranker(
     model: Model, guide: dict[str, Floats], texts: pa.Array, held: pa.Table, seed: int
 ) -> Reranker:
-    """The reranker of a trained model and its guide, from held-out pairs that search the texts."""
+    """The reranker of a trained model and its guide, from held-out pairs that search the texts.
+
+    Without any, it is fitted on pairs made of the texts.
+    """
     blocks = (texts.slice(first, 1 << 16) for first in range(0, len(texts), 1 << 16))
     spelling = Spelling.of(blocks, hash_buckets=model.config.hash_buckets)
     nothing = Combination(*(np.zeros(0, np.float32) for _ in Combination._fields))  # `collect` needs none
     reranker = Reranker(spelling, nothing, guide, model.guide_vectors)
     if held.num_rows < FEW:  # to rank by spelling is better than to learn from so few
-        keywords = held["keyword"].combine_chunks().unique()
+        keywords = held["keyword"].combine_chunks().unique() if held.num_rows else texts
         held = pa.concat_tables([held, corpus_pairs(keywords, FEW, seed + 1)])
-    lists = collect(TextSearch(model, reranker, texts), held.slice(0, 2 * QUERIES), texts)
+    some = np.random.default_rng(seed).permutation(held.num_rows)[: 2 * QUERIES]
+    lists = collect(TextSearch(model, reranker, texts), held.take(pa.array(some)), texts)
     reranker.combination = fit(lists, seed)
     return reranker
 

@@ -192,11 +192,13 @@ def run(
             about = {"pairs": data.pairs, "history": run.history, "best_epoch": run.best_epoch}
             guide = run.finish({"training": {**settings.to_dict(), **about}})
             recall: dict[str, dict[str, float]] = {}
-            if held is not None and rank.number == 0:
-                to_measure, searched = held, searched_texts(stream, texts, held, settings.seed)
-                if settings.rerank and guide and _searchable(shape):
+            reranked = settings.rerank and bool(guide) and _searchable(shape)
+            if rank.number == 0 and (reranked or held is not None):
+                to_measure = PairStream.schema.empty_table() if held is None else held
+                searched = searched_texts(stream, texts, to_measure, settings.seed)
+                if reranked:
                     report(0.0, 1.0, "fitting the reranker")
-                    to_fit, to_measure = divide(held)
+                    to_fit, to_measure = divide(to_measure)
                     made = Model.load(run.home)
                     reranker = fit_reranker(made, guide, searched, to_fit, settings.seed)
                     reranker.write(run.home, made.fingerprint)
@@ -346,9 +348,7 @@ def _validation(pairs: pa.Table, valid: Any, report: Report) -> Validation:
 
 def _reranks(home: Path, settings: TrainConfig) -> bool:
     """Whether the run that wrote this model asked for a reranker; it has none if it was stopped too early."""
-    stored = checkpoint.Checkpoint(home)
-    validated = any("roc_auc" in epoch for epoch in stored.extra.get("training", {}).get("history", []))
-    return settings.rerank and settings.guide > 0 and validated and _searchable(stored.config)
+    return settings.rerank and settings.guide > 0 and _searchable(checkpoint.Checkpoint(home).config)
 
 
 def _result(home: Path, **measured: Any) -> TrainResult:
