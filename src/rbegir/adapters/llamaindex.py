@@ -132,6 +132,7 @@ class RbegirVectorStore(BasePydanticVectorStore):
         # LlamaIndex's retrievers give an empty list when any node will do.
         passing = self._where(query.filters, query.node_ids or None, query.doc_ids or None)
         k = query.similarity_top_k
+        hits: list[Any]
         if query.mode == VectorStoreQueryMode.MMR:
             weight = kwargs.get("mmr_threshold", query.mmr_threshold)
             among = int(kwargs.get("mmr_prefetch_k") or MMR_AMONG * k)
