@@ -193,6 +193,7 @@ def test_tables_of_hits_have_the_types_of_the_index(model: Path, tmp_path: Path)
         nothing = index.search(queries, k=2, where="stock > 100")
         assert nothing.attributes == [[], []]
         assert nothing.to_arrow().num_rows == 0
+        assert nothing.to_arrow().schema == table.schema
 
 
 @pytest.mark.parametrize("rows", [1, 7, 1000])

@@ -274,7 +274,10 @@ class Hits:
         """One row per hit: query (its number), rank (from 1), id, score, and what else hits have."""
         import pyarrow as pa
 
-        return pa.table({name: pa.array(column) for name, column in self._columns().items()})
+        kinds = {"text": pa.string(), "why": pa.string()} | (
+            {"id": pa.string()} if self.ids.dtype == object else {}
+        )  # also where there are no hits
+        return pa.table({name: pa.array(c, kinds.get(name)) for name, c in self._columns().items()})
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """The table of `to_arrow` for all that reads Arrow streams, such as polars and DuckDB."""
