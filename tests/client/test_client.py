@@ -161,6 +161,41 @@ def test_tenants(model: Path, tmp_path: Path) -> None:
         assert do("count") == do("count", tenant=0) == 10
 
 
+def test_tables_of_hits_have_the_types_of_the_index(model: Path, tmp_path: Path) -> None:
+    """Attributes go from the index to a table as Arrow arrays; dictionaries are made only for who asks."""
+    columns = {
+        "stock": pa.array([1, None, 3], pa.int8()),
+        "since": pa.array([datetime.date(2024, 1, 2), None, datetime.date(2025, 3, 4)]),
+        "tags": pa.array([["a", "b"], [], None]),
+        "width": pa.array([0.5, 1.5, None], pa.float32()),
+        "empty": pa.array([None, None, "x"]),
+    }
+    with rbegir.Index.create(tmp_path / "x.rbe", rbegir.Model.load(model)) as index:
+        index.add(list(TEXTS[:3]), attributes=columns)
+        queries = [TEXTS[2], TEXTS[0]]
+        hits = index.search(queries, k=2)
+        table = hits.to_arrow()
+        assert vars(hits)["attributes"] is None
+        for name, column in columns.items():
+            assert table[name].type == column.type
+            assert table[name].combine_chunks() == column.take(hits.rows[hits.places])
+        wanted = [
+            {name: column[row].as_py() for name, column in columns.items()} for row in hits.rows[hits.places]
+        ]
+        assert hits.attributes == [wanted[:2], wanted[2:]]
+        assert hits.to_arrow() == table
+        assert hits.to_pandas()["tags"].tolist() == [one["tags"] for one in wanted]
+        assert "2025-03-04" in hits._repr_html_()
+        with running(tmp_path / "x.rbe", "--read-only") as service, rbegir.Client(service.url) as client:
+            ours = client.search(queries, k=2)
+            assert ours.to_arrow() == table
+            assert ours.attributes == hits.attributes
+        nothing = index.search(queries, k=2, where="stock > 100")
+        assert nothing.attributes == [[], []]
+        assert nothing.to_arrow().num_rows == 0
+        assert nothing.to_arrow().schema == table.schema
+
+
 @pytest.mark.parametrize("rows", [1, 7, 1000])
 def test_all_keywords_in_pages(shared: tuple[Path, Running], rows: int) -> None:
     path, service = shared

@@ -139,11 +139,8 @@ class RbegirVectorStore(BasePydanticVectorStore):
         else:
             hits = self._documents.search(asked, k, passing)
         nodes = [_node(hit.text, hit.attributes) for hit in hits]
-        return VectorStoreQueryResult(
-            nodes=nodes,
-            similarities=[hit.code_score for hit in hits],  # the score of a reranker is no cosine
-            ids=[node.node_id for node in nodes],
-        )
+        cosines: list[Any] = [hit.code_score for hit in hits]  # the score of a reranker is none
+        return VectorStoreQueryResult(nodes=nodes, similarities=cosines, ids=[node.node_id for node in nodes])
 
     def _where(
         self, filters: MetadataFilters | None, node_ids: list[str] | None, doc_ids: list[str] | None

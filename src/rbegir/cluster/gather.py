@@ -167,13 +167,15 @@ class Gatherer:
         answered = sum(self.view.keywords_of[shard] for shard in self._answered)
         searched = answered / self.view.keywords if self.view.keywords else 1.0
         rows, ids, columns = self._stored(found.positions[found.positions >= 0], self._names(request))
+        texts = columns.pop("text") if request.texts else None
+        types = self.view.manifest.columns
         return Hits.of(
             found,
             code_scores(found.keys),
             rows,
             ids,
-            texts=columns.pop("text") if request.texts else None,
-            columns=columns,
+            texts=texts,
+            columns={name: pa.array(values, type_named(types[name])) for name, values in columns.items()},
             searched=searched,
             after=request.after,
             **more,

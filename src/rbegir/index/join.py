@@ -111,9 +111,9 @@ class Join:
     def identity(self) -> str:
         """Equal for joins with the same batches."""
         asked = (self.k, self.min_score, self.itself, self.texts, self.rows)
-        asked += (str(self.where), self.tenant)
+        chosen = (str(self.where), self.tenant)
         states = (self.keywords.manifest, self.queries.manifest)
-        return hashlib.sha256(repr((asked, states)).encode()).hexdigest()
+        return hashlib.sha256(repr((asked, chosen, states)).encode()).hexdigest()
 
     def spans(self) -> Iterator[tuple[Segment, Int64s]]:
         """The queries: positions in segments, a batch at a time."""

@@ -128,7 +128,7 @@ class Searcher:
             code_scores(found.keys),
             snapshot.rows(places),
             snapshot.ids(places),
-            {name: snapshot.column(name, places) for name in names},
+            {name: snapshot.array(name, places) for name in names},
             texts=snapshot.column("text", places) if request.texts else None,
             scores=scores,
             why=why,

@@ -87,7 +87,7 @@ class LabelStream(_TextPairs):
 class Reading:
     """How to read texts: the names of their columns, whether a bad row is an error, which attributes."""
 
-    text_column: str | None = "text"  # None: no texts
+    text_column: str = "text"  # "": no texts
     id_column: str = "id"
     strict: bool = False
     columns: Sequence[str] | None = None  # None: all
@@ -104,8 +104,8 @@ class TextStream(Stream):
         self._text, self._id, self._id_type = reading.text_column, reading.id_column, reading.id_type
         self._others = None
         chosen = attributes_of(source, (self._text or "text", self._id), reading.columns)
-        self.has_ids = self._text is None or self._id in source.columns
-        self._names = [] if self._text is None else [self._text]
+        self.has_ids = not self._text or self._id in source.columns
+        self._names = [self._text] if self._text else []
         require_columns(source, [("text", name) for name in self._names])
         self._order = [*self._names, *([self._id] if self.has_ids else []), *chosen]
         require_columns(source, [("id", name) for name in self._order])
@@ -119,7 +119,7 @@ class TextStream(Stream):
 
     def _convert(self, batch: pa.RecordBatch, checker: Checker) -> pa.RecordBatch:
         columns = {name: batch.column(name) for name in self._order}
-        if self._text is not None:
+        if self._text:
             columns[self._text] = text_column(columns[self._text], self._text, self.path, checker)
         for name, column in columns.items():
             if name != self._id:
@@ -217,4 +217,4 @@ def read_attributes(
     columns: Sequence[str] | None = None,
 ) -> TextStream:
     """Stream ids and attributes from a table, as `read_texts` does; its texts, if it has any, are ignored."""
-    return TextStream(open_source(path), Reading(None, id_column, strict, columns, id_type))
+    return TextStream(open_source(path), Reading("", id_column, strict, columns, id_type))

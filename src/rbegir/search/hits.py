@@ -100,6 +100,30 @@ class Hit(NamedTuple):
     why: Why | None = None  # of a reranked hit, where it was asked for
 
 
+class _Attributes:
+    """The attributes of hits: lists of dictionaries, made of columns when they are first asked for.
+
+    The columns are Arrow arrays with a value per hit, which `Hits.to_arrow` uses as they are.
+    """
+
+    def __get__(self, hits: Hits | None, owner: object = None) -> list[list[dict[str, Any]]] | None:
+        if hits is None:
+            return None  # the default of the field
+        held = vars(hits)
+        if held["attributes"] is None and held["columns"]:
+            columns = [column.to_pylist() for column in held["columns"].values()]
+            each = list(map(dict, map(zip, repeat(tuple(held["columns"])), zip(*columns, strict=True))))
+            ends = np.cumsum(hits.counts).tolist()
+            ranges = zip(ends, hits.counts.tolist(), strict=True)
+            held["attributes"] = [each[end - size : end] for end, size in ranges]
+        found: list[list[dict[str, Any]]] | None = held["attributes"]
+        return found
+
+    def __set__(self, hits: Hits, given: list[list[dict[str, Any]]] | Mapping[str, pa.Array] | None) -> None:
+        flat = isinstance(given, dict)
+        vars(hits).update(attributes=None if flat else given, columns=given if flat else None)
+
+
 @dataclass(frozen=True, eq=False)
 class Hits:
     """The best keywords of each query, best first."""
@@ -109,7 +133,7 @@ class Hits:
     keys: npt.NDArray[np.int64]  # [queries, k] exact order key
     rows: npt.NDArray[np.int64]  # [queries, k] the number a keyword got when it was added
     texts: npt.NDArray[np.object_] | None = None  # [queries, k] str, or None where there is no text
-    attributes: list[list[dict[str, Any]]] | None = None  # [queries][k]
+    attributes: _Attributes = _Attributes()  # [queries][k] dictionaries, or None
     certificate: MissCertificate | None = None  # of mode="paper"
     recall: float | None = None  # of a progressive search, where it was measured
     code_scores: npt.NDArray[np.float64] = None  # type: ignore[assignment]  # [queries, k] cosine; never None
@@ -128,7 +152,8 @@ class Hits:
             array = getattr(self, name)
             if array is not None and array.shape != shape:
                 raise InputError(f"{name} must have the shape of ids {list(shape)}, got {list(array.shape)}")
-        if self.attributes is not None and [len(row) for row in self.attributes] != self.counts.tolist():
+        given = vars(self)["attributes"]
+        if given is not None and [len(row) for row in given] != self.counts.tolist():
             raise InputError(f"attributes must be {shape[0]} lists of as many dictionaries as there are hits")
 
     @classmethod
@@ -138,7 +163,7 @@ class Hits:
         code_scores: npt.NDArray[np.float64],
         rows: Int64s,
         ids: npt.NDArray[Any],
-        columns: Mapping[str, npt.NDArray[Any]],
+        columns: dict[str, pa.Array],
         *,
         texts: npt.NDArray[np.object_] | None,
         scores: npt.NDArray[np.float64] | None = None,
@@ -153,14 +178,6 @@ class Hits:
             whole[real] = flat
             return whole
 
-        attributes = None
-        if columns:
-            rows_of_values = zip(*columns.values(), strict=True)
-            each = list(map(dict, map(zip, repeat(tuple(columns)), rows_of_values)))
-            ends = np.cumsum(found.counts).tolist()
-            attributes = [
-                each[end - size : end] for end, size in zip(ends, found.counts.tolist(), strict=True)
-            ]
         code_scores = np.where(real, code_scores, np.nan)
         return cls(
             ids=spread(ids, None if ids.dtype == object else -1),
@@ -170,7 +187,7 @@ class Hits:
             keys=found.keys,
             rows=spread(rows, -1),
             texts=None if texts is None else spread(texts, None),
-            attributes=attributes,
+            attributes=columns or None,
             **others,
         )
 
@@ -216,7 +233,7 @@ class Hits:
 
     def _repr_html_(self) -> str:
         """A table for notebooks, of the first SHOWN hits."""
-        columns = {name: list(column[:SHOWN]) for name, column in self._columns().items()}
+        columns = {name: _listed(column[:SHOWN]) for name, column in self._columns().items()}
         lines = [f"<p>{escape(repr(self))}</p>", "<table>"]
         for tag, row in [("th", columns), *(("td", row) for row in zip(*columns.values(), strict=True))]:
             cells = [f"{value:.4f}" if isinstance(value, float) else value for value in row]
@@ -245,18 +262,22 @@ class Hits:
             columns["text"] = self.texts[places]
         if self.why is not None:
             columns["why"] = [str(why) for why in self.why[places]]
-        if self.attributes is not None:
-            flat = [attributes for row in self.attributes for attributes in row]
-            names = dict.fromkeys(name for attributes in flat for name in attributes)
-            named = {attribute_column(name, columns): name for name in names}
-            columns |= {column: [a.get(name) for a in flat] for column, name in named.items()}
-        return columns
+        flat = vars(self)["columns"]
+        if flat is None and self.attributes is not None:
+            each = [attributes for row in self.attributes for attributes in row]
+            names = dict.fromkeys(name for attributes in each for name in attributes)
+            flat = {name: [attributes.get(name) for attributes in each] for name in names}
+        own = tuple(columns)
+        return columns | {attribute_column(name, own): column for name, column in (flat or {}).items()}
 
     def to_arrow(self) -> pa.Table:
         """One row per hit: query (its number), rank (from 1), id, score, and what else hits have."""
         import pyarrow as pa
 
-        return pa.table({name: pa.array(column) for name, column in self._columns().items()})
+        kinds = {"text": pa.string(), "why": pa.string()} | (
+            {"id": pa.string()} if self.ids.dtype == object else {}
+        )  # also where there are no hits
+        return pa.table({name: pa.array(c, kinds.get(name)) for name, c in self._columns().items()})
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """The table of `to_arrow` for all that reads Arrow streams, such as polars and DuckDB."""
@@ -266,7 +287,12 @@ class Hits:
         """The table of `to_arrow` as a DataFrame."""
         with needing("to_pandas needs pandas", "pip install pandas, or use to_arrow()"):
             import pandas as pd
-        return pd.DataFrame(self._columns())
+        return pd.DataFrame({name: _listed(column) for name, column in self._columns().items()})
+
+
+def _listed(column: Any) -> Any:
+    """A column of Arrow as a list; others as they are."""
+    return column.to_pylist() if hasattr(column, "to_pylist") else column
 
 
 def attribute_column(name: str, own: Container[str]) -> str:

@@ -307,7 +307,7 @@ def first_rows(batches: Iterator[pa.RecordBatch], limit: int) -> Iterator[pa.Rec
 
 def keyword_body(found: dict[str, Any]) -> dict[str, Any]:
     """A stored keyword as the API shows it."""
-    own = {name: found[name] for name in ("id", "text", "row") if name in found}
+    own: dict[str, Any] = {name: found[name] for name in ("id", "text", "row") if name in found}
     return {**own, "attributes": {name: value for name, value in found.items() if name not in own}}
 
 

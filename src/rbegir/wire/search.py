@@ -258,13 +258,12 @@ def read_hits(raw: bytes, queries: int, after: str | None = None) -> Hits:
         why = np.full(real.shape, None, object)
         why[real] = [Why(**one) for one in own["why"]]
     names = [name.removeprefix(PREFIX) if attribute_column(name, OWN) != name else name for name in columns]
-    values = [np.array([*column.to_pylist(), None], object)[:-1] for column in columns.values()]
     return Hits.of(
         found,
         scores[1],
         own["row"],
         own["id"],
-        dict(zip(names, values, strict=True)),
+        dict(zip(names, columns.values(), strict=True)),
         texts=_typed(own["text"], np.object_) if "text" in own else None,
         scores=scores[0] if "code_score" in own else None,
         why=why,
