@@ -256,12 +256,19 @@ def top_five(bed: Testbed, vectors: Vectors, network: TwoTower) -> Json:
     queries = bed.embed(network, "query", bed.tokens(judgements.queries)).cpu().numpy()
     more = bed.embed(network, "keyword", bed.tokens(judgements.added))
     keywords = unit(torch.cat([vectors.corpus, more])).cpu().numpy()
-    found = {"all titles": judgements.count(top(queries, keywords, 5))}
+    hits = {"all titles": top(queries, keywords, 5)}
     if not vectors.codes:
         share = sample_rows(len(keywords), len(keywords) * CODE_BYTES // FLOAT_BYTES, 0)
-        found["the same memory"] = judgements.count(share[top(queries, keywords[share], 5)])
-    head = headline(bed.data.labels)
-    return {"found": found, "queries": len(judgements.queries), "slice": head}
+        hits["the same memory"] = share[top(queries, keywords[share], 5)]
+    head = judgements.asked_in(bed.data.labels)
+    return {
+        "found": {titles: judgements.count(found) for titles, found in hits.items()},
+        "queries": len(judgements.queries),
+        "headline": {
+            "found": {titles: judgements.count(found, head) for titles, found in hits.items()},
+            "queries": int(head.sum()),
+        },
+    }
 
 
 class Judgements:
@@ -278,10 +285,18 @@ class Judgements:
         for key, grade in zip(keys, labels["label"].to_pylist(), strict=True):
             self._grade[key] = max(self._grade.get(key, 0), int(min(grade, len(GRADES) - 1)))
 
-    def count(self, positions: Ids) -> dict[str, int]:
-        """How many of the positions [queries, k] have each grade."""
+    def asked_in(self, labels: dict[str, pa.Table]) -> npt.NDArray[np.bool_]:
+        """Which of the queries are those of the slice whose figures are quoted: [queries]."""
+        found: npt.NDArray[np.bool_] = np.isin(
+            self.queries.to_pylist(), labels[headline(labels) or "all"]["query"].to_pylist()
+        )
+        return found
+
+    def count(self, positions: Ids, only: npt.NDArray[np.bool_] | None = None) -> dict[str, int]:
+        """How many of the positions [queries, k] have each grade, of all queries or of some."""
         names = (*GRADES, "unjudged")
-        places = ((query, place) for query, row in enumerate(positions.tolist()) for place in row)
+        chosen = range(len(positions)) if only is None else np.flatnonzero(only).tolist()
+        places = ((query, place) for query in chosen for place in positions[query].tolist())
         counts = Counter(names[self._grade.get(key, -1)] for key in places)
         return {name: counts[name] for name in names}
 
@@ -295,5 +310,7 @@ def baseline(scorer: Scorer, data: Dataset) -> Json:
     result: Json = {"titles": len(data.corpus), "queries": len(targets.queries)}
     result |= scorer_recall(scorer, targets, titles)
     if judged is not None:
-        result["top_five"] = judged.count(scorer.search(judged.queries, titles, 5, lambda done: None))
+        found = scorer.search(judged.queries, titles, 5, lambda done: None)
+        result["top_five"] = judged.count(found)
+        result["headline_top_five"] = judged.count(found, judged.asked_in(data.labels))
     return result
