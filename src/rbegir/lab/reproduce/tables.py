@@ -43,11 +43,12 @@ from rbegir.search.missrate import certificate
 GIB = 1 << 30
 ALL = "all"  # queries of every slice of the labels
 BASELINES = {"bm25": "BM25", "triletter": "tri-letter cosine, untrained"}
+RECALLS = ("recall@1", "recall@10", "recall@100", "recall@1000")
 ACCURACY = ("roc_auc", "recall@1", "recall@10", "recall@100")
 HEADINGS = {
     "model": "model", "n": "n", "q": "query bits", "k": "keyword bits", "epochs": "epochs", "seeds": "seeds",
     "log_loss": "log loss", "roc_auc": "ROC AUC", "lift": "AUC lift %", "labels": "label AUC",
-    "recall@1": "R@1", "recall@10": "R@10", "recall@100": "R@100",
+    "recall@1": "R@1", "recall@10": "R@10", "recall@100": "R@100", "recall@1000": "R@1000",
     "interval": "R@10, 95 % interval of one seed", "bytes": "bytes per title", "query": "query",
     "paper_loss": "paper: log loss", "paper_auc": "paper: AUC", "paper_lift": "paper: lift %",
     "variant": "ST variant", "tanh": "annealing tanh", "plain": "plain straight-through",
@@ -327,7 +328,7 @@ def equal_bytes(make: TableMaker) -> Json:
             "model": f"{label} ({run['queries']:,} of the queries)",
             "bytes": None,
             "query": "text",
-            **{f"recall@{k}": Stat.of([run[f"recall@{k}"]])._asdict() for k in (1, 10, 100)},
+            **{at: Stat.of([run[at]])._asdict() for at in RECALLS if at in run},
             "command": make.command(row),
         }
         for row, label in BASELINES.items()
@@ -395,7 +396,7 @@ KINDS = {
     "7": _Kind(effects, "Effects beyond the paper, on rbe*", "no table",
         "effect model roc_auc recall@1 recall@10 recall@100 labels", model="setting"),
     "bytes": _Kind(equal_bytes, "The best 16 bytes: every method at its size", "no table",
-        "model bytes query roc_auc recall@1 recall@10 recall@100 interval labels", model="method"),
+        f"model bytes query roc_auc {' '.join(RECALLS)} interval labels", model="method"),
 }  # fmt: skip
 
 

@@ -20,7 +20,7 @@ eight planes that a search uses, so its figures are those of a search.
 
 import statistics
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
@@ -62,7 +62,8 @@ SELECTION_QUERIES, TOP, PER_THREAD = 500, 1000, 256
 LATENCY_QUERIES = 50
 FLOAT_BYTES, CODE_BYTES = 256, 16  # per title, of m_1 and of rbe*
 GRADES = ("bad", "fair", "good")
-BASELINE_QUERIES = 1_000
+BASELINE_QUERIES = 6_000
+DEEP = (*CUTOFFS, 1000)  # cutoffs of recall
 
 
 class EmbeddingScorer(Scorer):
@@ -148,7 +149,7 @@ class Testbed:
     def in_corpus(self, queries: Tensor, corpus: Tensor, *, exact: bool, cosine: bool = True) -> Json:
         """Recall of the test pairs' titles among all."""
         rank = ranks(queries, corpus, self.query, self.target, exact=exact, cosine=cosine)
-        return recall_figures(self.targets.recall_of_ranks(rank.cpu().numpy(), CUTOFFS))
+        return recall_figures(self.targets.recall_of_ranks(rank.cpu().numpy(), DEEP))
 
     def part(self, size: int) -> tuple[Tensor, Tensor]:
         """A random part of the corpus with every target: (titles kept, positions of the targets among them).
@@ -183,10 +184,12 @@ def recall_figures(by_cutoff: dict[int, npt.NDArray[np.float64]]) -> Json:
     }
 
 
-def scorer_recall(scorer: Scorer, targets: Targets, titles: pa.Array) -> dict[str, float]:
+def scorer_recall(
+    scorer: Scorer, targets: Targets, titles: pa.Array, cutoffs: Sequence[int] = CUTOFFS
+) -> dict[str, float]:
     """Mean recall at each cutoff of a search by a scorer."""
-    found = scorer.search(targets.queries, titles, max(CUTOFFS), lambda done: None)
-    return {f"recall@{k}": float(each.mean()) for k, each in targets.recall(found, CUTOFFS).items()}
+    found = scorer.search(targets.queries, titles, max(cutoffs), lambda done: None)
+    return {f"recall@{k}": float(each.mean()) for k, each in targets.recall(found, cutoffs).items()}
 
 
 def _figure(measured: Measure) -> Json:
@@ -308,7 +311,7 @@ def baseline(scorer: Scorer, data: Dataset) -> Json:
     chosen = sample_rows(data.test.num_rows, BASELINE_QUERIES, 0)
     targets = Targets(data.test.take(pa.array(chosen)), titles)
     result: Json = {"titles": len(data.corpus), "queries": len(targets.queries)}
-    result |= scorer_recall(scorer, targets, titles)
+    result |= scorer_recall(scorer, targets, titles, DEEP)
     if judged is not None:
         found = scorer.search(judged.queries, titles, 5, lambda done: None)
         result["top_five"] = judged.count(found)
