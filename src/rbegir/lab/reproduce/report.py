@@ -21,7 +21,7 @@ from rbegir.lab.reproduce import paper
 from rbegir.lab.reproduce.dataset import HEADLINE
 from rbegir.lab.reproduce.results import Results, short, shown
 from rbegir.lab.reproduce.rows import OTHER_GAMMAS, OTHER_RECIPES, PAPER, PLAIN, under
-from rbegir.lab.reproduce.tables import tables_of
+from rbegir.lab.reproduce.tables import ALL, tables_of
 
 BEST_FLOAT = "m_1, 10 epochs, 20 % feature dropout"  # the best float model that was found
 LEVEL = 0.003  # of recall@10: one and a half standard deviations between seeds
@@ -33,14 +33,16 @@ VERDICTS = {  # of orderings that are not simply held
 OURS, THEIRS, OTHER = "#0b6e99", "#c2571a", "#8a8a8a"  # colours
 
 
-def page(result: Json, pictures: bool = True) -> str:
-    """The report of a result."""
+def page(result: Json, pictures: bool = True, gpu: Json | None = None) -> str:
+    """The report of a result; `gpu` is one of `rbegir bench scan` on a GPU, which table 6 quotes."""
     template = environment(Path(__file__).parent).get_template("report.md.j2")
     return template.render(
-        s=section(result),
+        s=section(result, gpu),
         pictures=pictures,
         parts={
             "": "Our recipe",
+            ALL: "Queries of all slices",
+            HEADLINE: f"Queries of {HEADLINE}",
             PAPER: "The paper's recipe",
             **{recipe: recipe.replace("the", "The", 1) for recipe in OTHER_GAMMAS},
             PLAIN: "Our recipe without dropout and guide",
@@ -55,10 +57,36 @@ def page(result: Json, pictures: bool = True) -> str:
     )
 
 
-def section(result: Json) -> Json:
+def on_gpu(gpu: Json) -> list[Json]:
+    """Rows of table 6 from a benchmark of scans of random codes on a GPU."""
+    alone = [case for case in gpu["cases"] if case["case"].endswith("query planes") and case["batch"] == 1]
+    two, three = (case for planes in (2, 3) for case in alone if case["query_planes"] == planes)
+    count, card = three["keywords"], gpu["host"]["device"]
+    change = 100 * (three["ms"] / two["ms"] - 1)
+    (published,) = (one for one in gpu["paper"] if (one["keywords"], one["queue"]) == (count, 1))
+    theirs = [paper.LATENCY_MS[name] for name in ("rbe_2", "rbe_star")]
+    return [
+        {
+            "model": f"one exact search of {count:,} random codes, {card}, 2 and 3 query planes",
+            "ours": f"{two['ms']:.2f} ms, {three['ms']:.2f} ms ({change:+.1f} %); "
+            f"for the caller {two['wall_ms']:.2f} ms, {three['wall_ms']:.2f} ms",
+            "paper": f"{theirs[0]} ms, {theirs[1]} ms (+4.18 %), four GTX 1080",
+        },
+        {
+            "model": f"measured recall@{published['k']} of the published selection, {count:,} random codes, "
+            f"{published['queries']} queries",
+            "ours": f"{published['measured_recall']:.6f}",
+            "paper": f"{paper.RECALL_AT_1000:.4f}",
+        },
+    ]
+
+
+def section(result: Json, gpu: Json | None = None) -> Json:
     """The values of the template for one result."""
     results = Results(result["runs"])
     tables = tables_of(result)
+    if gpu is not None:
+        next(table for table in tables if table["table"] == "6")["rows"][:0] = on_gpu(gpu)
     for table in tables:
         columns = [c for c in table["columns"] if any(row.get(c[0]) is not None for row in table["rows"])]
         table["made"] = bool(table["rows"]) and (table["table"] not in "234" or bool(table["orderings"]))
@@ -84,6 +112,7 @@ def section(result: Json) -> Json:
         "device": result["device"] if result["device"] != "cpu" else result["host"]["cpu"],
         "seeds": sorted({run["seed"] for run in result["runs"]}),
         "results": results,
+        "gpu": gpu,
         "tables": tables,
         "few_seeds": lambda names: [
             (shown(name), count) for name in names if 0 < (count := len(results.runs(name))) < SEEDS

@@ -84,7 +84,8 @@ class Laboratory:
         if not rows:
             name = jobs[0].name
             figures = testbed.baseline(BASELINES[name], self._data)
-            made = {"row": name, "seed": 0, **figures, "identity": identity(None, 0, self._data, self._scale)}
+            digest = identity(None, 0, self._data, self._scale)
+            made = {"row": name, "seed": 0, **figures, "identity": digest, "commit": commit()}
             write(self._out, made)
             yield f"{name} ({time.time() - began:.0f} s)"
             return
@@ -146,9 +147,9 @@ def load_scaled(folder: Path | None, scale: Scale) -> Dataset:
 
 
 def identity(row: ModelRow | None, seed: int, data: Dataset, scale: Scale) -> str:
-    """A digest of what a run is made from; a baseline (no row) is made from the data alone."""
+    """A digest of what a run is made from; a baseline (no row) needs the data alone."""
     if row is None:
-        return _digest({"data": data.describe()})
+        return _digest({"data": data.describe(), "queries": testbed.BASELINE_QUERIES})
     made_on = _digest({"data": data.describe(), "scale": vars(scale)})
     made_from = {"shape": row.shape.to_dict(), "training": row.settings.to_dict(), "data": made_on}
     return _digest({**made_from, "seed": seed})

@@ -20,7 +20,7 @@ eight planes that a search uses, so its figures are those of a search.
 
 import statistics
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
@@ -62,7 +62,8 @@ SELECTION_QUERIES, TOP, PER_THREAD = 500, 1000, 256
 LATENCY_QUERIES = 50
 FLOAT_BYTES, CODE_BYTES = 256, 16  # per title, of m_1 and of rbe*
 GRADES = ("bad", "fair", "good")
-BASELINE_QUERIES = 1_000
+BASELINE_QUERIES = 6_000
+DEEP = (*CUTOFFS, 1000)  # cutoffs of recall
 
 
 class EmbeddingScorer(Scorer):
@@ -148,7 +149,7 @@ class Testbed:
     def in_corpus(self, queries: Tensor, corpus: Tensor, *, exact: bool, cosine: bool = True) -> Json:
         """Recall of the test pairs' titles among all."""
         rank = ranks(queries, corpus, self.query, self.target, exact=exact, cosine=cosine)
-        return recall_figures(self.targets.recall_of_ranks(rank.cpu().numpy(), CUTOFFS))
+        return recall_figures(self.targets.recall_of_ranks(rank.cpu().numpy(), DEEP))
 
     def part(self, size: int) -> tuple[Tensor, Tensor]:
         """A random part of the corpus with every target: (titles kept, positions of the targets among them).
@@ -183,10 +184,12 @@ def recall_figures(by_cutoff: dict[int, npt.NDArray[np.float64]]) -> Json:
     }
 
 
-def scorer_recall(scorer: Scorer, targets: Targets, titles: pa.Array) -> dict[str, float]:
+def scorer_recall(
+    scorer: Scorer, targets: Targets, titles: pa.Array, cutoffs: Sequence[int] = CUTOFFS
+) -> dict[str, float]:
     """Mean recall at each cutoff of a search by a scorer."""
-    found = scorer.search(targets.queries, titles, max(CUTOFFS), lambda done: None)
-    return {f"recall@{k}": float(each.mean()) for k, each in targets.recall(found, CUTOFFS).items()}
+    found = scorer.search(targets.queries, titles, max(cutoffs), lambda done: None)
+    return {f"recall@{k}": float(each.mean()) for k, each in targets.recall(found, cutoffs).items()}
 
 
 def _figure(measured: Measure) -> Json:
@@ -256,12 +259,19 @@ def top_five(bed: Testbed, vectors: Vectors, network: TwoTower) -> Json:
     queries = bed.embed(network, "query", bed.tokens(judgements.queries)).cpu().numpy()
     more = bed.embed(network, "keyword", bed.tokens(judgements.added))
     keywords = unit(torch.cat([vectors.corpus, more])).cpu().numpy()
-    found = {"all titles": judgements.count(top(queries, keywords, 5))}
+    hits = {"all titles": top(queries, keywords, 5)}
     if not vectors.codes:
         share = sample_rows(len(keywords), len(keywords) * CODE_BYTES // FLOAT_BYTES, 0)
-        found["the same memory"] = judgements.count(share[top(queries, keywords[share], 5)])
-    head = headline(bed.data.labels)
-    return {"found": found, "queries": len(judgements.queries), "slice": head}
+        hits["the same memory"] = share[top(queries, keywords[share], 5)]
+    head = judgements.asked_in(bed.data.labels)
+    return {
+        "found": {titles: judgements.count(found) for titles, found in hits.items()},
+        "queries": len(judgements.queries),
+        "headline": {
+            "found": {titles: judgements.count(found, head) for titles, found in hits.items()},
+            "queries": int(head.sum()),
+        },
+    }
 
 
 class Judgements:
@@ -278,10 +288,18 @@ class Judgements:
         for key, grade in zip(keys, labels["label"].to_pylist(), strict=True):
             self._grade[key] = max(self._grade.get(key, 0), int(min(grade, len(GRADES) - 1)))
 
-    def count(self, positions: Ids) -> dict[str, int]:
-        """How many of the positions [queries, k] have each grade."""
+    def asked_in(self, labels: dict[str, pa.Table]) -> npt.NDArray[np.bool_]:
+        """Which of the queries are those of the slice whose figures are quoted: [queries]."""
+        found: npt.NDArray[np.bool_] = np.isin(
+            self.queries.to_pylist(), labels[headline(labels) or "all"]["query"].to_pylist()
+        )
+        return found
+
+    def count(self, positions: Ids, only: npt.NDArray[np.bool_] | None = None) -> dict[str, int]:
+        """How many of the positions [queries, k] have each grade, of all queries or of some."""
         names = (*GRADES, "unjudged")
-        places = ((query, place) for query, row in enumerate(positions.tolist()) for place in row)
+        chosen = range(len(positions)) if only is None else np.flatnonzero(only).tolist()
+        places = ((query, place) for query in chosen for place in positions[query].tolist())
         counts = Counter(names[self._grade.get(key, -1)] for key in places)
         return {name: counts[name] for name in names}
 
@@ -293,7 +311,9 @@ def baseline(scorer: Scorer, data: Dataset) -> Json:
     chosen = sample_rows(data.test.num_rows, BASELINE_QUERIES, 0)
     targets = Targets(data.test.take(pa.array(chosen)), titles)
     result: Json = {"titles": len(data.corpus), "queries": len(targets.queries)}
-    result |= scorer_recall(scorer, targets, titles)
+    result |= scorer_recall(scorer, targets, titles, DEEP)
     if judged is not None:
-        result["top_five"] = judged.count(scorer.search(judged.queries, titles, 5, lambda done: None))
+        found = scorer.search(judged.queries, titles, 5, lambda done: None)
+        result["top_five"] = judged.count(found)
+        result["headline_top_five"] = judged.count(found, judged.asked_in(data.labels))
     return result
