@@ -206,6 +206,11 @@ CHANGES = [
     ("DELETE", "/v1/keywords", {"ids": [1]}),
     ("DELETE", "/v1/keywords", {"where": "id = 2"}),
 ]
+NAMED = "/v1/indexes/default"
+CHANGES += [
+    (method, path.replace("/v1/index:", f"{NAMED}:").replace("/v1/keywords", f"{NAMED}/keywords"), body)
+    for method, path, body in CHANGES
+]
 
 
 @pytest.mark.parametrize(

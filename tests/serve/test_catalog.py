@@ -241,6 +241,7 @@ def test_a_refused_change_leaves_the_names(folder: Path, monkeypatch: pytest.Mon
         problem(client.post("/v1/aliases/ads"), 405, "method-not-allowed")
         crossed = {"origin": "https://evil.example"}
         problem(client.put("/v1/aliases/shop", json={"index": "ads"}, headers=crossed), 403, "bad-origin")
+        problem(client.delete("/v1/aliases/shop", headers=crossed), 403, "bad-origin")
 
         def full(*_: Any) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -99,3 +99,30 @@ def test_a_service_learns_that_its_index_takes_vectors(local: Start, index_path:
     wait_until(lambda: service_state.encodes == "vectors" and len(service.index) == 300)
     problem(service.post("/v1/search", {"queries": ["hat"]}), 501, "not-supported")
     assert service.search(vectors=[vectors[3].tolist()], k=1)[0]["hits"][0]["id"] == 3
+
+
+def test_the_openapi_document_follows_an_index_that_gets_tenants(
+    local: Start, index_path: Path, tmp_path: Path
+) -> None:
+    """All else stays as it was."""
+
+    def build(tenant: str | None) -> None:
+        with rbegir.Index.create(index_path, model, tenant=tenant, overwrite=True) as index:
+            index.add(TEXTS, attributes={"shop": ["a"] * len(TEXTS)})
+
+    def tenants_known() -> list[bool]:
+        found = service.client.get("/openapi.json").json()
+        counted = found["paths"]["/v1/keywords:count"]["get"]["parameters"]
+        search = found["components"]["schemas"]["SearchRequest"]["properties"]
+        return ["tenant" in search, any(one["name"] == "tenant" for one in counted)]
+
+    model = make_model(tmp_path / "new", 7)
+    build(None)
+    service = local(read_only=True, refresh_s=1000.0)
+    assert tenants_known() == [False, False]
+    build("shop")
+    service.index.refresh()
+    assert tenants_known() == [True, True]
+    build(None)
+    service.index.refresh()
+    assert tenants_known() == [False, False]

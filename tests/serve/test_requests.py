@@ -12,6 +12,7 @@ import pytest
 
 from rbegir.errors import FileError
 from rbegir.index import filter as filters
+from rbegir.serve.batcher import FilterQueue
 from rbegir.wire.problems import KINDS, URN, from_error
 from tests.serve.conftest import PATIENT, TEXTS, Local
 
@@ -204,7 +205,7 @@ def test_a_filter_ends_with_the_deadline(service: Local, monkeypatch: pytest.Mon
     monkeypatch.setattr(filters, "BLOCK_ROWS", 64)
     monkeypatch.setattr(filters, "LEAST_ROWS", 64)
     blocks, go, done = [], threading.Event(), threading.Event()
-    evaluate, evaluated = filters.Filter._evaluate, filters.Filter._evaluated
+    evaluate, step = filters.Filter._evaluate, FilterQueue._step
 
     def noted(self: filters.Filter, table: pa.Table) -> Any:
         if table.num_rows:
@@ -212,14 +213,15 @@ def test_a_filter_ends_with_the_deadline(service: Local, monkeypatch: pytest.Mon
             assert go.wait(PATIENT)
         return evaluate(self, table)
 
-    def watched(self: filters.Filter, segment: Any) -> Any:
+    def watched(self: FilterQueue, batch: Any) -> Any:
         try:
-            return evaluated(self, segment)
+            return step(self, batch)
         finally:
-            done.set()
+            if blocks:
+                done.set()
 
     monkeypatch.setattr(filters.Filter, "_evaluate", noted)
-    monkeypatch.setattr(filters.Filter, "_evaluated", watched)
+    monkeypatch.setattr(FilterQueue, "_step", watched)
     given = {"where": f"price < 7 and id != {9000 + len(path)}"}
     answer = service.client.get(path, params=given, headers={"x-timeout-ms": "50"})
     problem(answer, 504, "deadline")

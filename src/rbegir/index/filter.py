@@ -6,19 +6,18 @@ Arrow evaluates the expression over the mapped columns of a segment, block by bl
 columns that it names. The result is a mask, and the scan scores only keywords in the mask, so the filtered
 top k is the true top k of the keywords that pass, for any selectivity. Segments never change, so each caches
 the masks of recent textual filters, and repeating a filter costs nothing. A segment caches as many masks as
-fit into KEPT_BYTES, and at least KEPT; the least recently used are evicted.
+fit into KEPT_BYTES, and at least KEPT; the least recently used are evicted. An evicted mask is found as long
+as somebody else holds it.
 
-Tests of texts and lists are slow, a hundred of them take minutes over a large index. A caller that may lose
-interest says so with `while_wanted`: the evaluation then ends after the current block, whose size depends on
-the number of such tests, so that a block takes a fraction of a second.
+Tests of texts and lists are slow, a hundred of them take minutes over a large index. `evaluation` therefore
+pauses before each block, whose size depends on the number of such tests, so that a block takes a fraction of
+a second. The caller decides whether and when to go on.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Generator, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -34,20 +33,6 @@ BLOCK_ROWS = 1 << 20  # rows evaluated at a time: whole words of a mask
 LEAST_ROWS = 1 << 14  # the same for a filter with many slow tests; Arrow prepares each test once per block
 KEPT, KEPT_BYTES = 16, 32 << 20  # masks kept per segment
 KEPT_MOST = 1024
-_wanted: ContextVar[Callable[[], bool] | None] = ContextVar("wanted", default=None)
-
-
-@contextmanager
-def while_wanted(wanted: Callable[[], bool] | None) -> Iterator[None]:
-    """Abandon filters that this thread or task evaluates in the block when `wanted` returns False.
-
-    Nothing passes an abandoned filter, so its result must not be used.
-    """
-    token = _wanted.set(wanted)
-    try:
-        yield
-    finally:
-        _wanted.reset(token)
 
 
 class Filter:
@@ -74,26 +59,38 @@ class Filter:
 
     def passing(self, segment: Segment) -> masks.Mask:
         """The positions of the segment for which the filter is true."""
-        kept = None if self._key is None else segment.filters.pop(self._key, None)
-        mask = self._evaluated(segment) if kept is None else kept
+        steps = self.evaluation(segment)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                passing: masks.Mask = end.value
+                return passing
+
+    def evaluation(self, segment: Segment) -> Generator[None, None, masks.Mask]:
+        """The same with a pause before each block. A mask that is known needs no block."""
+        mask = self._known(segment)
         if mask is None:
-            return masks.empty(segment.count)
+            mask = masks.freeze((yield from self._evaluated(segment)))
         if self._key is not None:
-            segment.filters[self._key] = masks.freeze(mask)
+            segment.filters.pop(self._key, None)
+            segment.filters[self._key] = segment.masks[self._key] = mask
             room = min(max(KEPT, KEPT_BYTES // max(1, mask.nbytes)), KEPT_MOST)
             for old in list(segment.filters)[:-room]:
                 segment.filters.pop(old, None)
         return mask
 
-    def _evaluated(self, segment: Segment) -> masks.Mask | None:
-        """The positions that pass; None if that is not wanted any more."""
+    def _known(self, segment: Segment) -> masks.Mask | None:
+        return None if self._key is None else segment.masks.get(self._key)
+
+    def _evaluated(self, segment: Segment) -> Generator[None, None, masks.Mask]:
         here = {"id", *segment.types}
         columns = {name: segment.whole(name) if name in here else None for name in self._columns}
         mask = masks.empty(segment.count)
-        wanted = _wanted.get()
         for start in range(0, segment.count, self._rows):
-            if wanted is not None and not wanted():
-                return None
+            yield
+            if (known := self._known(segment)) is not None:  # somebody else was faster
+                return known
             size = min(self._rows, segment.count - start)
             arrays = [
                 pa.nulls(size, self._types[name]) if column is None else column.slice(start, size)

@@ -4,7 +4,7 @@ The scan reads only codes and masks. Ids, texts and attributes are read by posit
 their cost does not depend on the size of the index.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple, cast
@@ -15,14 +15,14 @@ import pyarrow as pa
 
 from rbegir.base.arguments import as_batch, check_queries
 from rbegir.base.devices import cpu_count
-from rbegir.base.masks import Mask
+from rbegir.base.masks import Mask, both, empty
 from rbegir.codes.planes import Codes
 from rbegir.codes.score import QUERY_LIMIT, KeyScores, cosines, least_keys
 from rbegir.encode.encoder import Encoder, decoder, key_scores, takes_vectors
 from rbegir.encode.reranker import Reranker
 from rbegir.errors import InputError, MismatchError, describe
 from rbegir.index.columns import check_item
-from rbegir.index.filter import Filter, while_wanted
+from rbegir.index.filter import Filter
 from rbegir.index.manifest import Manifest
 from rbegir.index.snapshot import Snapshot
 from rbegir.index.tenant import TenantSnapshot, within
@@ -30,7 +30,7 @@ from rbegir.search.backend import Backend, Candidates, Partition, check_planes, 
 from rbegir.search.hits import Cursor, Hits, attribute_column
 from rbegir.search.items import best_of_items, item_numbers
 from rbegir.search.partition import Int64s, Limits
-from rbegir.search.request import SearchRequest
+from rbegir.search.request import QueryFilters, SearchRequest, Where
 from rbegir.search.rerank import VectorReranker, by_code_alone, find_candidates, rerank
 
 SCANNED = 64  # queries whose hits are found together
@@ -259,27 +259,11 @@ class Scope(NamedTuple):
 
 def scope(snapshot: Snapshot, request: SearchRequest, queries: int) -> Scope:
     """The scope of a request with this many queries. Equal filters are evaluated once."""
-    types, numbers = snapshot.types(), np.full(queries, -1)
-
-    def passes(where: Any, allow: Any, deny: Any, must: Any) -> list[Mask | None]:
-        quoted = None if must is None else must.replace("'", "''")
-        wheres = [where, None if must is None else f"contains(text, '{quoted}')"]
-        return snapshot.passes([Filter.of(one, types) for one in wheres if one is not None], allow, deny)
-
-    if not request.filters_each:
-        with while_wanted(_any_awaited(range(queries))):
-            return Scope(*snapshot.candidates(passes(**request.filters())), numbers)
-    known: dict[Any, tuple[Any, list[int]]] = {}  # filters, and the queries that have them
-    for query, each in enumerate(request.each_filter(queries)):
-        where, *ids = each["where"], each["allow"], each["deny"]
-        key = (where if isinstance(where, str) else id(where), each["must"], *map(id, ids))
-        if any(value is not None for value in each.values()):
-            known.setdefault(key, (each, []))[1].append(query)
+    numbers = np.full(queries, -1)
     masks: list[list[Mask | None]] = []
-    for each, having in known.values():
+    for filters, having in different_filters(request, queries):
         numbers[having] = len(masks)
-        with while_wanted(_any_awaited(having)):
-            masks.append(passes(**each))
+        masks.append(_passing(snapshot, filters, having))
     if len(masks) == 1 and np.all(numbers == 0):
         return Scope(*snapshot.candidates(masks[0]), np.full(queries, -1))
     segments, parts = snapshot.candidates()
@@ -290,10 +274,49 @@ def scope(snapshot: Snapshot, request: SearchRequest, queries: int) -> Scope:
     return Scope(segments, parts, numbers)
 
 
-def _any_awaited(queries: Sequence[int]) -> Callable[[], bool] | None:
-    """Whether someone still waits for the hits of one of these queries; None: always."""
-    awaited = _awaited.get()
-    return None if awaited is None else lambda: any(map(awaited, queries))
+def different_filters(request: SearchRequest, queries: int) -> list[tuple[QueryFilters, list[int]]]:
+    """The different filters of a request, and the queries that have each."""
+    if not request.filters_each:
+        return [(request.filters(), list(range(queries)))] if request.filtered else []
+    known: dict[Any, tuple[QueryFilters, list[int]]] = {}
+    for query, each in enumerate(request.each_filter(queries)):
+        where, *ids = each["where"], each["allow"], each["deny"]
+        key = (where if isinstance(where, str) else id(where), each["must"], *map(id, ids))
+        if any(value is not None for value in each.values()):
+            known.setdefault(key, (each, []))[1].append(query)
+    return list(known.values())
+
+
+def evaluation(snapshot: Snapshot, filters: QueryFilters) -> Generator[Mask | None, None, list[Mask | None]]:
+    """What passes filters in each segment, None: everything. Each step ends before a block of keywords or,
+    with the mask, when a filter is known of a segment. Masks that the caller holds need not be made again."""
+    where, must = cast(tuple[Where, str | None], (filters["where"], filters["must"]))
+    quoted = None if must is None else must.replace("'", "''")
+    wheres = [where, None if quoted is None else f"contains(text, '{quoted}')"]
+    types = snapshot.types()
+    bound = [Filter.of(one, types) for one in wheres if one is not None]
+    found = snapshot.named(filters["allow"], filters["deny"])
+    for each in bound:
+        for number, one in enumerate(snapshot.segments):
+            before = found[number]
+            if before is None or np.any(before):
+                mask = yield from each.evaluation(one.segment)
+                yield mask
+                found[number] = both(before, mask)
+    return found
+
+
+def _passing(snapshot: Snapshot, filters: QueryFilters, having: Sequence[int]) -> list[Mask | None]:
+    """What passes the filters of some queries in each segment: nothing if no one waits for those queries."""
+    awaited, steps = _awaited.get(), evaluation(snapshot, filters)
+    while True:
+        try:
+            step = next(steps)
+        except StopIteration as end:
+            passing: list[Mask | None] = end.value
+            return passing
+        if step is None and awaited is not None and not any(map(awaited, having)):
+            return [empty(one.entry.count) for one in snapshot.segments]
 
 
 def asked(
@@ -414,8 +437,8 @@ def watching(watcher: Callable[[str], None]) -> Iterator[None]:
 
 @contextmanager
 def for_awaited(awaited: Callable[[int], bool]) -> Iterator[None]:
-    """Let searches that this thread or task runs in the block give up the filters of queries, by number, that
-    nobody waits for any more. Such queries get no hits."""
+    """Let searches that this thread or task runs in the block give up the filters of queries, by number, for
+    which `awaited` returns False before a block of keywords. Such queries get no hits."""
     token = _awaited.set(awaited)
     try:
         yield

@@ -19,6 +19,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
+from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -239,6 +240,7 @@ class Segment:
         self._words: tuple[str, LexicalIndex] | None = None
         self._building = threading.Lock()  # held while `_words` is made
         self.filters: dict[str, masks.Mask] = {}  # the masks of recent filters, by text; see filter.py
+        self.masks: WeakValueDictionary[str, masks.Mask] = WeakValueDictionary()  # and those in use elsewhere
 
     @property
     def types(self) -> dict[str, pa.DataType]:

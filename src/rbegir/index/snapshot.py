@@ -188,7 +188,7 @@ class Snapshot:
     ) -> tuple[list[int], list[Partition]]:
         """The numbers of the segments with candidates, and their partitions for a backend.
 
-        `passing` is what passes a filter in each segment (`passes`).
+        `passing` is what passes a filter in each segment.
         """
         numbers: list[int] = []
         partitions: list[Partition] = []
@@ -199,10 +199,8 @@ class Snapshot:
                 partitions.append(Partition(one.segment.packed(), one.entry.count, mask))
         return numbers, partitions
 
-    def passes(
-        self, wheres: Sequence[Filter], allow: pa.Array | None, deny: pa.Array | None
-    ) -> list[masks.Mask | None]:
-        """The positions of each segment that pass all filters, including deleted ones; None: all."""
+    def named(self, allow: pa.Array | None, deny: pa.Array | None) -> list[masks.Mask | None]:
+        """The positions of each segment that lists of ids leave, including deleted ones; None: all."""
         allowed = None if allow is None else self.find(allow)
         denied = None if deny is None else self.find(deny)
         found = []
@@ -214,9 +212,6 @@ class Snapshot:
             if denied is not None and np.any(denied.segment == number):
                 out = masks.from_positions(denied.position[denied.segment == number], count)
                 mask = masks.complement(out, count) if mask is None else mask & ~out
-            for where in wheres:
-                if mask is None or np.any(mask):
-                    mask = masks.both(mask, where.passing(one.segment))
             found.append(mask)
         return found
 

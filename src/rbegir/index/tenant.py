@@ -19,6 +19,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from dataclasses import replace
+from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -93,7 +94,8 @@ class TenantSegment(Segment):
         self.count, self.has_ids, self._columns = at.size, segment.has_ids, segment._columns
         self._rows_here = segment.rows(at)
         self._packed = layout.pack(segment.codes(at))
-        self._words, self._building, self.filters = None, threading.Lock(), {}
+        self._words, self._building = None, threading.Lock()
+        self.filters, self.masks = {}, WeakValueDictionary()
 
     def packed(self) -> npt.NDArray[np.uint8]:
         return self._packed

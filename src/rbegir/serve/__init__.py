@@ -5,7 +5,7 @@
     catalog ─ service      the indexes by name; the parts that serve one of them:
     routes ─ body          one handler per route; bytes to validated work
     openapi                what a handler is declared with, and the OpenAPI document made from that
-    batcher                many searches, one scan           ┐ over an Index or a Cluster;
+    batcher                many searches, one scan; filters  ┐ over an Index or a Cluster;
     committer              many changes, one durable write   ┘ `served` explains its hits
     monitor                what the operator sees: the log and the metrics
 

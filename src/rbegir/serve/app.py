@@ -143,8 +143,8 @@ class SiteHandlers:
         service = self._catalog.default
         info, encodes = service.index.info(), service.encodes
         names = list(self._catalog.services)
-        shape = (info["n"], info["keyword_planes"], info["id_type"], bool(info["keywords"]))
-        key = (encodes, *shape, *info["attributes"].items(), *names)
+        facts = [info.get(name) for name in ("n", "keyword_planes", "id_type", "attributes", "tenant")]
+        key = (encodes, facts, bool(info["keywords"]), names)
         if told not in self._openapi or self._openapi[told][0] != key:
             every = [operation for operation, _ in self.routes()]
             if self._catalog.folder is None:

@@ -10,6 +10,11 @@ the same result, because hits have one total order. So that ten hits do not wait
 requests with k in the same power of four share. Filters of one scan may have as many slow tests as those of a
 request. A request whose filter is refused fails alone.
 
+A scan may spend FILTER_S on filters. A request whose filter takes longer fails with LateError: the caller has
+it evaluated by `FilterQueue` and submits the request again. `FilterQueue` evaluates beside the scans, one
+block of keywords at a time for each client in turn, so that nobody waits for the slow filter of another
+client. With a cluster, the shards evaluate filters during the scan.
+
 Fair: clients take turns to choose the next scan. The places of a scan are divided evenly among the clients
 that wait for one of its kind, and those of a client among its requests, the oldest first. So a thousand
 queries of one client are spread over several scans, and a single query of another client is in the next one.
@@ -23,7 +28,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -32,9 +37,12 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from rbegir.base.masks import Mask
 from rbegir.codes.planes import Codes
 from rbegir.errors import InputError, MismatchError, RbegirError
-from rbegir.index.query import for_awaited, watching, weighing
+from rbegir.index.query import different_filters, evaluation, for_awaited, watching, weighing
+from rbegir.index.store import Index
+from rbegir.index.tenant import within
 from rbegir.search.hits import Hits, cut
 from rbegir.search.request import SearchRequest, k_group
 from rbegir.serve.monitor import IndexMetrics
@@ -48,6 +56,8 @@ Job = TypeVar("Job", bound=Any)  # has a `future`, a `client`, and how much of i
 Share = TypeVar("Share")
 T = TypeVar("T")
 REFUSALS = (InputError, MismatchError)  # errors of a request, and not of the service
+FILTER_S = 0.1  # CPU time for the filters of one scan
+MASK_BYTES = 256 << 20  # beyond this, `FilterQueue` finishes the oldest request before it begins another
 
 
 class BatchLoop(Generic[Job, Share]):
@@ -143,6 +153,83 @@ def by_halves(
         return [error] * len(shares)
 
 
+class LateError(Exception):
+    """A filter was not ready when its request was scanned; see `FilterQueue`."""
+
+
+@dataclass(eq=False)
+class _Evaluation:
+    """The filters of a request in the queue, and the masks of what passes them."""
+
+    steps: Iterator[Mask | None]
+    left: int  # queries
+    client: Hashable
+    future: asyncio.Future[None]
+    masks: dict[int, Mask] = field(default_factory=dict)  # by identity
+
+
+class FilterQueue(BatchLoop[_Evaluation, _Evaluation]):
+    """Evaluates filters block by block; clients take turns, each with its oldest request."""
+
+    def __init__(self, index: ServedIndex, settings: Settings) -> None:
+        super().__init__("rbegir-filter")
+        self._index = index
+        self._settings = settings
+        self._kept: dict[_Evaluation, None] = {}  # whose masks are in use, the oldest first
+
+    def submit(self, request: SearchRequest, queries: int, client: Hashable = None) -> _Evaluation:
+        """Queue the filters of a request. From when its `future` is done until it is forgotten, searches need
+        not evaluate them."""
+        if not self._admits(queries, client, self._settings.max_waiting):
+            raise overloaded(f"filters of {self.waiting} queries are waiting", 1)
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        job = _Evaluation(self._steps(request, queries), queries, client, future)
+        self._jobs[job] = self._kept[job] = None
+        self.waiting += queries
+        self._arrival.set()
+        return job
+
+    def forget(self, job: _Evaluation) -> None:
+        """Give up a request, and its masks unless the caller holds them."""
+        del self._kept[job]
+        self._end(job)
+
+    def _end(self, job: _Evaluation) -> None:
+        if job in self._jobs:
+            del self._jobs[job]
+            self.waiting -= job.left
+
+    def _take(self) -> list[_Evaluation]:
+        full = sum(mask.nbytes for job in self._kept for mask in job.masks.values()) > MASK_BYTES
+        return [next(job for job in (self._kept if full else self._jobs) if job in self._jobs)]
+
+    async def _work(self, batch: list[_Evaluation]) -> None:
+        (job,), (outcome,) = batch, await self._in_thread(self._step, batch)
+        if outcome is not False:
+            self._end(job)
+            settle(job.future, outcome if isinstance(outcome, BaseException) else None)
+        for own in [own for own in self._jobs if own.client == job.client]:
+            del self._jobs[own]
+            self._jobs[own] = None  # at the end: the other clients come first
+
+    def _step(self, batch: list[_Evaluation]) -> list[bool]:
+        """In the thread: evaluate one block. True if that was the last."""
+        (job,) = batch
+        for mask in job.steps:
+            if mask is None:
+                return [False]
+            job.masks[id(mask)] = mask
+        return [True]
+
+    def _steps(self, request: SearchRequest, queries: int) -> Iterator[Mask | None]:
+        """The steps of all filters of a request, then those of what changes have added meanwhile."""
+        for _ in range(2):
+            if isinstance(self._index, Index):  # the shards of a cluster evaluate filters themselves
+                state = within(self._index.snapshot, request.tenant)
+                for filters, _ in different_filters(request, queries):
+                    yield from evaluation(state, filters)
+
+
 @dataclass(frozen=True)
 class Search:
     """One request: its options, and texts or vectors to encode, or the values [queries, n] of codes."""
@@ -151,7 +238,7 @@ class Search:
     texts: list[str] | None = None
     vectors: npt.NDArray[np.float64] | None = None  # [queries, dims]
     values: Values | None = None
-    slow_tests: int = 0  # in its filters
+    slow_tests: int = 0  # in its filters; if there are any, `FilterQueue` comes first
 
     @cached_property
     def queries(self) -> Any:
@@ -320,8 +407,8 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
         found = iter(by_halves(self._search, good))
         return [values if isinstance(values, BaseException) else next(found) for values in encoded]
 
-    def _search(self, shares: list[tuple[_Share, Values]]) -> list[Outcome]:
-        """The hits of each share, whose values are given, from one scan."""
+    def _search(self, shares: list[tuple[_Share, Values]]) -> list[Outcome | BaseException]:
+        """The hits of each share, whose values are given, from one scan; or that its filter was late."""
         values = np.concatenate([own for _, own in shares])  # [queries, n]
         counts = [share.count for share, _ in shares]
         requests = [share.request for share, _ in shares]
@@ -334,8 +421,17 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
             if found.sum() > self._settings.max_hit_bytes:
                 raise self._too_heavy()
 
-        awaited = for_awaited(lambda query: not jobs[query].future.done())
-        with watching(self._stopwatch()), weighing(weigh), awaited:
+        late: set[QueuedSearch] = set()
+        ends: list[float] = []
+
+        def awaited(query: int) -> bool:
+            now, job = time.thread_time(), jobs[query]
+            ends.append(now + FILTER_S)
+            if now > ends[0]:
+                late.add(job)
+            return job not in late and not job.future.done()
+
+        with watching(self._stopwatch()), weighing(weigh), for_awaited(awaited):
             if self._reranks(shares[0][0].job.search):
                 queries = joined([share for share, _ in shares])
                 hits = self._index.search(queries, request.k, **request.options())
@@ -344,8 +440,10 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
         self._metrics.batch_queries.observe(len(values))
         starts = np.cumsum([0, *counts]).tolist()
         return [
-            (cut(hits, start, count, part.k), int(sizes[start : start + count].sum()))
-            for start, count, part in zip(starts, counts, requests, strict=False)
+            LateError()
+            if share.job in late
+            else (cut(hits, start, share.count, part.k), int(sizes[start : start + share.count].sum()))
+            for start, (share, _), part in zip(starts, shares, requests, strict=False)
         ]
 
     def _too_heavy(self) -> InputError:

@@ -204,7 +204,7 @@ def search_of(body: SearchQueries, settings: Settings, index: ServedIndex) -> Se
         for name, ids in (("allow", filters["allow"]), ("deny", filters["deny"])):
             sizes[name] += 0 if ids is None else len(ids)
             at_most(name, sizes[name], settings.max_keywords)
-    slow = _slow_tests(texts, settings, index) if texts else 0
+    slow = slow_tests_of(texts, settings, index) if texts else 0
     if body.explain:
         at_most("queries times k with explain", count * k, settings.max_explained, "hits")
     if body.codes:
@@ -221,9 +221,9 @@ def search_of(body: SearchQueries, settings: Settings, index: ServedIndex) -> Se
     return Search(request, texts=body.queries, slow_tests=slow)
 
 
-def _slow_tests(texts: Iterable[tuple[str, str]], settings: Settings, index: ServedIndex) -> int:
+def slow_tests_of(texts: Iterable[tuple[str, str]], settings: Settings, index: ServedIndex) -> int:
     """The slow tests in the different filters of a request, `where` or `must`, held against the limits."""
-    fewer = "use fewer or shorter filters, or send the queries in several requests"
+    fewer = "use fewer or shorter filters, or several requests"
     at_most("filters", sum(len(text) for _, text in texts), settings.max_filter_chars, "characters", fewer)
     lists = any(kind.startswith("list") for kind in index.info()["attributes"].values())
     slow = sum(

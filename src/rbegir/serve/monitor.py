@@ -33,7 +33,7 @@ WRITE_STAGES = ("queue", "commit")
 
 
 GAUGES = {
-    "queue_depth": "Queries that wait for a scan.",
+    "queue_depth": "Queries that wait for a scan, or for their filter.",
     "write_queue_depth": "Keywords that wait to be written.",
     "keywords": "Keywords that are searched.",
     "segments": "Segments of the index.",

@@ -4,6 +4,7 @@ It is made from the models that validate requests (`wire.schema`) and describes 
 general: limits are those of its settings, and codes have the dimension of its index.
 """
 
+import ast
 import json
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
@@ -16,6 +17,7 @@ from pydantic.json_schema import models_json_schema
 import rbegir
 from rbegir.base.arguments import can_name
 from rbegir.codes.planes import MAX_PLANES
+from rbegir.search.request import CONFLICTS
 from rbegir.serve.settings import Settings, number_limits
 from rbegir.wire import schema
 from rbegir.wire.problems import KINDS
@@ -260,25 +262,13 @@ def _narrow(schemas: dict[str, Any], settings: Settings, info: Facts, encodes: s
     else:
         del search["item"]
     search["after"]["anyOf"][0].update(format="rbegir-cursor")
-    paper, planes_first, reranked = (
-        {"mode": {"const": "paper"}},
-        {"planes": INTEGER},
-        {"rerank": {"const": True}},
-    )
-    min_score: Any = {"min_score": {"type": "number"}}
-    lists = {"type": "array", "contains": {"type": ["array", "null"]}}
-    per_query = [{"where": {"type": "array"}}, {"must": {"type": "array"}}, {"allow": lists}, {"deny": lists}]
-    apart: list[tuple[Any, Any]] = [  # pairs of options that cannot be combined
-        (paper, planes_first),
-        (paper, {"partial": {"const": True}}),
-        (paper, {"tenant": {"type": ["string", "integer"]}}),
-        *product([min_score, {"after": TEXT}, {"item": TEXT}], [paper, planes_first, reranked]),
-        *product([paper, planes_first], per_query),
-        ({"codes": {}}, reranked),
+    apart = [  # pairs of options that cannot be combined
+        *(pair for one, other, _ in CONFLICTS for pair in product(_given(one), _given(other))),
+        ({"codes": {}}, {"rerank": {"const": True}}),
     ]
     schemas["SearchRequest"]["not"] = {"anyOf": [_having(one | other) for one, other in apart]}
     schemas["SearchRequest"]["if"] = _having({"k": {"type": "null"}})
-    schemas["SearchRequest"]["then"] = _having(min_score)
+    schemas["SearchRequest"]["then"] = _having({"min_score": {"type": "number"}})
     schemas["Keyword"]["properties"]["text"].update(text)
     if info["keywords"]:  # the kind of ids is decided
         number, string = schemas["Keyword"]["properties"]["id"]["oneOf"]
@@ -300,6 +290,15 @@ def _for_all_and_each(option: dict[str, Any]) -> tuple[dict[str, Any], dict[str,
     """The schemas of an option that is given once for all queries, and once per query."""
     for_all, each = option["anyOf"][0]["oneOf"]
     return for_all, each["items"]["anyOf"][0]
+
+
+def _given(option: str) -> list[dict[str, Any]]:
+    """The ways in which a side of `CONFLICTS` may be given, as properties and their schemas."""
+    if option == "a filter per query":
+        lists = {"type": "array", "contains": {"type": ["array", "null"]}}
+        return [{name: {"type": "array"}} for name in ("where", "must")] + [{"allow": lists}, {"deny": lists}]
+    name, _, value = option.partition("=")
+    return [{name: {"const": ast.literal_eval(value)} if value else {"type": ["number", "string"]}}]
 
 
 def _having(properties: dict[str, Any]) -> dict[str, Any]:

@@ -11,9 +11,9 @@ import asyncio
 import contextlib
 import io
 import re
-import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
@@ -23,13 +23,23 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from rbegir.base.arguments import tenant_named
+from rbegir.base.masks import Mask
 from rbegir.errors import InputError
-from rbegir.index.filter import while_wanted
 from rbegir.index.store import EXPORT_ROWS, Index
-from rbegir.index.tenant import within as of_tenant
+from rbegir.index.tenant import within
 from rbegir.search.hits import Hits
-from rbegir.serve.batcher import Search
-from rbegir.serve.body import at_most, attributes_of, received, rows_of, search_of, unless_client_leaves
+from rbegir.search.request import SearchRequest, Tenant
+from rbegir.serve.batcher import LateError, Search
+from rbegir.serve.body import (
+    Result,
+    at_most,
+    attributes_of,
+    received,
+    rows_of,
+    search_of,
+    slow_tests_of,
+    unless_client_leaves,
+)
 from rbegir.serve.committer import Change
 from rbegir.serve.middleware import header
 from rbegir.serve.openapi import AFTER, BINARY, ID, LIMIT, MAX_LIMIT, NDJSON, TEXT, WHERE, operation
@@ -42,7 +52,7 @@ from rbegir.wire.search import ARROW, JSON, cursor_of, json_results, write_hits
 if TYPE_CHECKING:
     from rbegir.serve.service import Service
 
-EXPLAIN_TRIES = 3
+TRIES = 3  # if the index changes under a request
 HITS = {ARROW: BINARY}  # another type of the result of a search
 STREAMS = {NDJSON: TEXT, ARROW: BINARY}  # the types of an export
 LARGE_HITS = 2000  # more than these become bytes in a thread, while the event loop goes on
@@ -133,17 +143,18 @@ class Handlers:
         at_most("where", len(body.where), self._settings.max_where_chars, "characters")
         request.state.log["ids"] = len(body.ids)
         change = Change(dict.fromkeys(body.ids), where=body.where or None, tenant=body.tenant)
-        return answer({"deleted": await self._committed(request, change)})
+        async with self._filtered(request, self._selecting(change.where, change.tenant)):
+            return answer({"deleted": await self._committed(request, change)})
 
-    @operation("read", "GET /v1/keywords:count", None, schema.CountResponse, 422, parameters=[WHERE])
+    @operation("read", "GET /v1/keywords:count", None, schema.CountResponse, 422, 503, parameters=[WHERE])
     async def count(self, request: Request) -> Response:
         """How many keywords there are, or how many of `tenant` pass `where`."""
         selection = self._selection(parameters(request, self._settings, "where", "tenant"))
-        with filters_until_left():
-            return answer({"keywords": await asyncio.to_thread(lambda: self._index.count(**selection))})
+        async with self._filtered(request, self._selecting(**selection)):
+            return answer({"keywords": await self._read(lambda: self._index.count(**selection))})
 
     @operation(
-        "read", "GET /v1/keywords", None, None, 422, 501, media=STREAMS, parameters=[LIMIT, AFTER, WHERE]
+        "read", "GET /v1/keywords", None, None, 422, 501, 503, media=STREAMS, parameters=[LIMIT, AFTER, WHERE]
     )
     async def export(self, request: Request) -> Response:
         """The keywords of one state of the index, all of them or those of `tenant` that pass `where`, at most
@@ -152,15 +163,15 @@ class Handlers:
         given = parameters(request, self._settings, "limit", "after", "where", "tenant")
         selection, limit = self._selection(given), int(given.get("limit", MAX_LIMIT))
         after = int(given["after"]) if "after" in given else None
-        state = of_tenant(index.snapshot, selection["tenant"])
-        with filters_until_left():
+        state = within(index.snapshot, selection["tenant"])
+        async with self._filtered(request, self._selecting(**selection)) as masks:
             batches = state.batches(min(limit, EXPORT_ROWS), selection["where"], after)
-            batches = await asyncio.to_thread(begun, batches)
+            batches = await self._read(partial(begun, batches, masks))
         batches = first_rows(batches, limit) if after is None else islice(batches, 1)
-        request.state.clock.reschedule(None)  # `within` restarts it for every chunk
+        request.state.clock.reschedule(None)  # `_within` restarts it for every chunk
         chunks = arrow_stream(batches) if wants_arrow(request) else json_lines(batches)
-        kept_alive = within(chunks, request.state.clock, self._settings.timeout_s)
-        return StreamingResponse(kept_alive, media_type=ARROW if wants_arrow(request) else NDJSON)
+        timed = self._within(chunks, request.state.clock)
+        return StreamingResponse(timed, media_type=ARROW if wants_arrow(request) else NDJSON)
 
     @operation("read", "GET /v1/keywords/{id:path}", None, schema.StoredKeyword, 404, parameters=[ID])
     async def get(self, request: Request) -> Response:
@@ -200,6 +211,41 @@ class Handlers:
         own = None if tenant is None else tenant_named(tenant, self._index.info())
         return {"where": given.get("where"), "tenant": own}
 
+    def _selecting(self, where: str | None, tenant: Tenant = None) -> SearchRequest:
+        """A request with a filter, held against the limits, for what is not a search."""
+        slow_tests_of([("where", where or "")], self._settings, self._index)
+        return SearchRequest(where=where, tenant=tenant)
+
+    @contextlib.asynccontextmanager
+    async def _filtered(
+        self, request: Request, filtered: SearchRequest, queries: int = 1
+    ) -> AsyncIterator[dict[int, Mask]]:
+        """Wait until the filters of a request have been evaluated, in the turn of its client. They are not
+        evaluated again in the block, nor while somebody holds the masks."""
+        if not filtered.filtered:
+            yield {}
+            return
+        job = self._service.filters.submit(filtered, queries, request.scope["state"]["client"])
+        try:
+            await unless_client_leaves(request, job.future)
+            yield job.masks
+        finally:
+            self._service.filters.forget(job)
+
+    async def _read(self, work: Callable[[], Result]) -> Result:
+        """The result of work that reads much of the index."""
+        return await asyncio.get_running_loop().run_in_executor(self._service.readers, work)
+
+    async def _within(self, chunks: Iterator[bytes], clock: asyncio.Timeout) -> AsyncIterator[bytes]:
+        """The chunks, made in a thread; the deadline restarts with each."""
+        loop = asyncio.get_running_loop()
+        while True:
+            clock.reschedule(loop.time() + self._settings.timeout_s)
+            chunk = await self._read(lambda: next(chunks, None))
+            if chunk is None:
+                return
+            yield chunk
+
     def _check_encodes(self, given: str, instead: str) -> None:
         if self._service.encodes != given:
             detail = f"this index has no model of {given}, so they cannot be encoded"
@@ -212,28 +258,31 @@ class Handlers:
         return await unless_client_leaves(request, work)
 
     async def _hits(self, request: Request, search: Search) -> list[Hits]:
-        """The hits, unless the client leaves first."""
-        job = self._service.batcher.submit(search, request.scope["state"]["client"])
-        try:
-            return await unless_client_leaves(request, job.future)
-        finally:
-            self._service.batcher.forget(job)
+        """The hits, unless the client leaves first. A slow filter is evaluated before the scan."""
+        slow = search.slow_tests > 0
+        for _ in range(TRIES):
+            filtered = search.request if slow else SearchRequest()
+            async with self._filtered(request, filtered, search.count):
+                job = self._service.batcher.submit(search, request.scope["state"]["client"])
+                try:
+                    return await unless_client_leaves(request, job.future)
+                except LateError:
+                    slow = True
+                finally:
+                    self._service.batcher.forget(job)
+        raise changing("the index changed faster than the filter could be evaluated")
 
     async def _explained(
         self, request: Request, search: Search, parts: list[Hits]
     ) -> tuple[list[Hits], list[dict[str, Any]]]:
         """The hits with their codes and ranks; searched again if one of them is deleted meanwhile."""
-        for _ in range(EXPLAIN_TRIES):
+        for _ in range(TRIES):
             try:
-                return parts, await asyncio.to_thread(self._explain, search, parts)
+                async with self._filtered(request, search.request, search.count):
+                    return parts, await self._read(partial(self._explain, search, parts))
             except InputError:
                 parts = await self._hits(request, search)
-        raise Problem(
-            "overloaded",
-            "the hits changed faster than they could be explained",
-            hint="try again",
-            headers={"Retry-After": "1"},
-        )
+        raise changing("the hits changed faster than they could be explained")
 
     def _explain(self, search: Search, parts: list[Hits]) -> list[dict[str, Any]]:
         values = search.values
@@ -281,20 +330,19 @@ def parameters(request: Request, settings: Settings, *known: str) -> dict[str, s
     return given
 
 
-@contextlib.contextmanager
-def filters_until_left() -> Iterator[None]:
-    """Threads that are started in the block give up their filters when it is left, as by a deadline."""
-    left = threading.Event()
-    try:
-        with while_wanted(lambda: not left.is_set()):
-            yield
-    finally:
-        left.set()
+def changing(detail: str) -> Problem:
+    return Problem("overloaded", detail, hint="try again", headers={"Retry-After": "1"})
 
 
-def begun(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches, of which there is always one; a filter that cannot be understood fails here."""
-    return chain([next(batches)], batches)
+def begun(batches: Iterator[pa.RecordBatch], masks: Any) -> Iterator[pa.RecordBatch]:
+    """The batches, of which there is always one; a filter that cannot be understood fails here. The masks of
+    the filter are held until the last."""
+
+    def with_masks(first: pa.RecordBatch, held: Any) -> Iterator[pa.RecordBatch]:
+        yield first
+        yield from batches
+
+    return with_masks(next(batches), masks)
 
 
 def first_rows(batches: Iterator[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
@@ -328,14 +376,3 @@ def arrow_stream(batches: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
             sink.seek(0)
             sink.truncate()
     yield sink.getvalue()
-
-
-async def within(chunks: Iterator[bytes], clock: asyncio.Timeout, seconds: float) -> AsyncIterator[bytes]:
-    """The chunks, made in a thread; the deadline restarts with each."""
-    loop = asyncio.get_running_loop()
-    while True:
-        clock.reschedule(loop.time() + seconds)
-        chunk = await asyncio.to_thread(next, chunks, None)
-        if chunk is None:
-            return
-        yield chunk

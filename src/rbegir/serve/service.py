@@ -2,17 +2,20 @@
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 import numpy as np
 
 from rbegir.encode.encoder import takes_vectors
 from rbegir.errors import FileError
-from rbegir.serve.batcher import Batcher, cancelled
+from rbegir.serve.batcher import Batcher, FilterQueue, cancelled
 from rbegir.serve.committer import Committer
 from rbegir.serve.monitor import Metrics, RequestLog
 from rbegir.serve.served import ServedIndex
 from rbegir.serve.settings import Settings
+
+READERS = 2
 
 
 class Service:
@@ -33,10 +36,13 @@ class Service:
         self._idle.set()
         self._refresh_failure: str | None = None
         self._refresher: asyncio.Task[None] | None = None
+        self.filters = FilterQueue(index, settings)
         self.batcher = Batcher(index, self.metrics, settings)
         self.committer = Committer(index, self.metrics, log, settings)
+        # for what reads much of the index, so that it does not keep short work from the threads of the loop
+        self.readers = ThreadPoolExecutor(READERS, "rbegir-read")
         gauges: dict[str, Callable[[], float]] = {
-            "queue_depth": lambda: self.batcher.waiting,
+            "queue_depth": lambda: self.batcher.waiting + self.filters.waiting,
             "write_queue_depth": lambda: self.committer.waiting,
             "keywords": lambda: len(index),
             "segments": lambda: index.info()["segments"],
@@ -86,16 +92,17 @@ class Service:
         await asyncio.to_thread(self.prepare)
         if self.settings.read_only:
             self._refresher = asyncio.create_task(self._refresh(), name="rbegir-refresh")
-        self.batcher.start()
-        self.committer.start()
+        for loop in (self.filters, self.batcher, self.committer):
+            loop.start()
         self.ready = True
 
     async def stop(self) -> None:
         """Finish what is running and close the index."""
         self.ready = False
         await cancelled(self._refresher)
-        await self.batcher.stop()
-        await self.committer.stop()
+        for loop in (self.filters, self.batcher, self.committer):
+            await loop.stop()
+        await asyncio.to_thread(self.readers.shutdown)
         self.metrics.remove()
         await asyncio.to_thread(self.index.close)
 

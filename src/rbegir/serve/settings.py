@@ -24,7 +24,7 @@ class Settings:
     max_batch: int = 128  # queries scored in one scan; 1 switches micro-batching off
     max_write_batch: int = 4096  # keywords committed in one durable write; 1: every request alone
     # beyond these the response is 503, except for clients that hold less than an equal share of the queue
-    max_waiting: int = 4096  # queries that may wait for a scan
+    max_waiting: int = 4096  # queries that may wait for a scan, and as many for their filters
     max_waiting_writes: int = 65_536  # keywords that may wait to be written
 
     # limits on a client: a token, or without tokens an address
