@@ -71,6 +71,7 @@ class Cluster:
         self._stored: tuple[str, Encoder | None] = ("", None)  # a fingerprint and the stored model
         self._fanout = Fanout(pool)
         self._mutex = threading.RLock()  # of changes of state
+        self._compacting = threading.Lock()  # held by a compaction, which takes the mutex only at its end
         self._loading = threading.Lock()  # of the model
         self._scorer: tuple[str, Encoder | None] = ("", None)  # a fingerprint and its scorer
         self._closed = False
@@ -132,8 +133,8 @@ class Cluster:
         return f"Cluster({view.location.name!r}, {view.keywords} keywords, {view.shards} shards)"
 
     def close(self) -> None:
-        """Give back what this client made: shards, writer and, if it started it, Ray itself."""
-        with self._mutex:
+        """Wait for a running compaction and give back what this client made: shards, writer, Ray itself."""
+        with self._compacting, self._mutex:
             if self._closed:
                 return
             self._closed = True
@@ -174,8 +175,14 @@ class Cluster:
         return int(self._change("delete", given, where=where, tenant=tenant))
 
     def compact(self) -> None:
-        """Rewrite the index into few large segments without what was deleted. Rows and ids stay."""
-        self._change("compact")
+        """Rewrite the index into few large segments without what was deleted. Rows and ids stay.
+
+        Other threads and clients can search and change the index meanwhile; a second compaction waits for
+        the first.
+        """
+        with self._compacting:
+            self._write_with().change("compact")
+            self.refresh()
 
     def refresh(self) -> None:
         """See what writers have done since the index was opened or last refreshed."""
@@ -189,7 +196,7 @@ class Cluster:
         The shards open it while they keep answering from the old one. A question is answered from the one or
         the other, never from both.
         """
-        with self._mutex:
+        with self._compacting, self._mutex:
             self._current()
             location = Location.of(path_or_uri, filesystem)
             state = prepare(self._pool, location, words=self._words(location, model))
@@ -428,6 +435,13 @@ class Cluster:
     def _change(self, method: str, *arguments: Any, **named: Any) -> Any:
         """Call a method of the index in the process that writes to it, and see the result."""
         with self._mutex:
+            result = self._write_with().change(method, *arguments, **named)
+            self.refresh()
+            return result
+
+    def _write_with(self) -> WriterHandle:
+        """The process that writes to the index."""
+        with self._mutex:
             location = self._current().view.location
             if not location.is_local:
                 raise FileError(
@@ -436,6 +450,4 @@ class Cluster:
                 )
             if self._writer is None:
                 self._writer = WriterHandle(location.path)
-            result = self._writer.change(method, *arguments, **named)
-            self.refresh()
-            return result
+            return self._writer

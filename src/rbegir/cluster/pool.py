@@ -10,9 +10,9 @@ clients of one index in one cluster share them (and their batches). Ray restarts
 all shards with the process that started them. Ray reserves a tenth of a shard's cores: enough to spread
 shards over nodes by size, while other work still finds room.
 
-All clients send their changes to the writer, which locks the index at its first change. Clients encode the
-texts, so the writer needs no model. After a change, a client reads the new manifest, and its next question
-makes the shards open the new segments.
+All clients send their changes to the writer, which locks the index at its first change. It makes one change
+at a time, and beside them one compaction. Clients encode the texts, so the writer needs no model. After a
+change, a client reads the new manifest, and its next question makes the shards open the new segments.
 """
 
 import hashlib
@@ -36,6 +36,7 @@ RESERVED = 0.1  # of a shard's cores
 MOST = 4096
 AGAIN_SECONDS = 60.0  # for which a change is sent again to a writer that died
 PAUSE = 0.1  # seconds between two attempts
+COMPACT = "compact"  # the method with a thread of its own in the writer
 
 Devices = str | int | Sequence[str]
 
@@ -200,14 +201,16 @@ class WriterActor:
     def __init__(self, path: str) -> None:
         self._path = Path(path)
         self._index: Index | None = None
+        self._opening = threading.Lock()
 
     def change(
         self, method: str, arguments: tuple[Any, ...], named: dict[str, Any]
     ) -> tuple[Any, RbegirError | None]:
         """Call a method of the index; gives (result, None) or (None, error)."""
         try:
-            if self._index is None:
-                self._index = Index.open(self._path)
+            with self._opening:
+                if self._index is None:
+                    self._index = Index.open(self._path)
             return getattr(self._index, method)(*arguments, **named), None
         except RbegirError as error:
             return None, error
@@ -237,12 +240,19 @@ class WriterHandle:
         once = named.get("upsert") is False
         until = time.monotonic() + (0.0 if once else AGAIN_SECONDS)
         while True:
-            if self._actor is None:
-                name = f"rbegir-writer-{self._path}"
-                self._actor, made = named_actor(WriterActor, name, str(self._path), num_cpus=0)
-                self._own = self._own or made
+            actor = self._actor  # another thread may replace it
+            if actor is None:
+                actor, made = named_actor(
+                    WriterActor,
+                    f"rbegir-writer-{self._path}",
+                    str(self._path),
+                    num_cpus=0,
+                    groups={COMPACT: 1},
+                )
+                self._actor, self._own = actor, self._own or made
+            call = actor.change.options(concurrency_group=COMPACT) if method == COMPACT else actor.change
             try:
-                result, error = ray.get(self._actor.change.remote(method, arguments, named))
+                result, error = ray.get(call.remote(method, arguments, named))
             except ray.exceptions.RayTaskError as problem:
                 raise ClusterError(f"the writer failed: {root_cause(problem)}") from problem
             except ray.exceptions.RayError as problem:

@@ -47,14 +47,18 @@ def import_ray() -> Any:
     return ray
 
 
-def named_actor(kind: type[Any], name: str, *arguments: Any, **options: Any) -> tuple[Any, bool]:
-    """The actor of this name, and whether it had to be made here."""
+def named_actor(
+    kind: type[Any], name: str, *arguments: Any, groups: dict[str, int] | None = None, **options: Any
+) -> tuple[Any, bool]:
+    """The actor of this name, and whether it had to be made here; `groups` are its extra threads, by name."""
     ray = import_ray()
     try:
         return ray.get_actor(name, namespace=NAMESPACE), False
     except ValueError:
         named = {"name": name, "namespace": NAMESPACE, "get_if_exists": True, "max_restarts": -1}
-        return ray.remote(kind).options(**named, **options).remote(*arguments), True
+        return ray.remote(concurrency_groups=groups)(kind).options(**named, **options).remote(
+            *arguments
+        ), True
 
 
 class Session:

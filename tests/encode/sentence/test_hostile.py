@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 
 import rbegir
 from rbegir.encode.sentence.encoder import SentenceEncoder
 from rbegir.errors import FileError, InputError, RbegirError
 
 HEAD_CONFIG = "3_RBEHead/config.json"
+SETTINGS = "sentence_bert_config.json"  # of the transformer
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +63,9 @@ def with_type(victim: Path, name: str) -> None:
         "sentence_transformers.util.import_from_string",
         "sentence_transformers.base.modules.normalize.Normalize.load",
         "sentence_transformers.models",
+        "sentence_transformers.models.LSTM",  # it would make layers of any size
+        "sentence_transformers.sentence_transformer.modules.cnn.CNN",
+        "sentence_transformers.sentence_transformer.modules.layer_norm.LayerNorm",
         "os.system",
     ],
 )
@@ -108,6 +113,21 @@ def link(path: Path, target: str | Path) -> None:
         (lambda at: edited(at / HEAD_CONFIG, in_features=20_000), "describes a layer of 2560000 numbers"),
         (lambda at: edited(at / HEAD_CONFIG, in_features=10**30), "describes a layer of 128" + "0" * 30),
         (lambda at: edited(at / HEAD_CONFIG, n=10**9), "describes a layer of 384000000000 numbers"),
+        (lambda at: edited(at / "config.json", num_hidden_layers=10**5), "has num_hidden_layers = 100000"),
+        (lambda at: edited(at / "config.json", vocab_size=10**9), "has vocab_size = 1000000000"),
+        (lambda at: edited(at / "config.json", vocab_size=10**6), "describes layers of 394993792 numbers"),
+        (lambda at: edited(at / "config.json", hidden_size=12 * 10**3), "describes layers of"),
+        (lambda at: edited(at / "config.json", intermediate_size=10**6), "describes layers of"),
+        (lambda at: edited(at / "config.json", max_position_embeddings=10**8), "max_position_embeddings = "),
+        (lambda at: edited(at / "config.json", num_labels=10**7), "has num_labels = 10000000, expected at"),
+        (lambda at: edited(at / "config.json", sub={"x": [10**18]}), "has x = 1000000000000000000"),
+        (
+            lambda at: edited(at / "config.json", transformers_weights="x.bin"),
+            "names other files with its we",
+        ),
+        (lambda at: put(at / "adapter_config.json", {}), "names other files with its weights"),
+        (lambda at: edited(at / SETTINGS, model_args={"gguf_file": "x"}), "sets 'model_args', which is not"),
+        (lambda at: edited(at / SETTINGS, tokenizer_name_or_path="/x"), "sets 'tokenizer_name_or_path'"),
     ],
 )
 def test_files_that_cannot_be_what_they_seem(
@@ -115,6 +135,66 @@ def test_files_that_cannot_be_what_they_seem(
 ) -> None:
     harm(victim)
     with pytest.raises(FileError, match=message):
+        SentenceEncoder.load(victim)
+
+
+class Running:
+    """A pickle of this makes a directory when it is read."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.mark),)
+
+
+@pytest.mark.parametrize("folder", ["", "3_RBEHead"])
+@pytest.mark.parametrize("instead", ["nothing", "an index", "an index of pickles", "weights_only"])
+def test_weights_are_never_unpickled(victim: Path, tmp_path: Path, folder: str, instead: str) -> None:
+    at, mark = victim / folder, tmp_path / "mark"
+    (at / "model.safetensors").rename(at / "weights.safetensors")
+    torch.save(Running(mark), at / "pytorch_model.bin")
+    if instead.startswith("an index"):
+        named = "pytorch_model.bin" if instead.endswith("pickles") else "../model.safetensors"
+        put(at / "model.safetensors.index.json", {"weight_map": {"x": named}})
+    if instead == "weights_only":
+        edited(victim / SETTINGS, model_args={"weights_only": False})
+    with pytest.raises(FileError, match=r"which is not a safetensors file|is not supported here"):
+        SentenceEncoder.load(victim)
+    assert not mark.exists()
+
+
+def test_pickled_weights_beside_safetensors_are_not_read(victim: Path, tmp_path: Path) -> None:
+    for at in (victim, victim / "3_RBEHead"):
+        torch.save(Running(tmp_path / "mark"), at / "pytorch_model.bin")
+    assert SentenceEncoder.load(victim).n == 128
+    assert not (tmp_path / "mark").exists()
+
+
+def test_weights_in_several_files(victim: Path) -> None:
+    (victim / "model.safetensors").rename(victim / "model-00001-of-00001.safetensors")
+    with safe_open(victim / "model-00001-of-00001.safetensors", "numpy") as weights:
+        names = dict.fromkeys(weights.keys(), "model-00001-of-00001.safetensors")
+    put(victim / "model.safetensors.index.json", {"metadata": {}, "weight_map": names})
+    assert SentenceEncoder.load(victim).n == 128
+
+
+def test_links_lead_to_blobs_of_the_cache_only(victim: Path, tmp_path: Path) -> None:
+    """The Hugging Face cache keeps files as links out of a snapshot; elsewhere they are refused."""
+    home = tmp_path / "models--x"
+    snapshot = Path(shutil.copytree(victim, home / "snapshots" / "1a2b3c", copy_function=os.link))
+    (home / "blobs").mkdir()
+    for file in (file for file in snapshot.rglob("*") if file.is_file()):
+        blob = file.rename(home / "blobs" / str(file.stat().st_ino))
+        file.symlink_to(os.path.relpath(blob, file.parent))
+    assert SentenceEncoder.load(snapshot).n == 128
+    link(snapshot / "tokenizer.json", victim / "tokenizer.json")
+    with pytest.raises(FileError, match=r"tokenizer\.json is a link out of its directory"):
+        SentenceEncoder.load(snapshot)
+    link(
+        victim / "modules.json", home / "blobs" / str((home / "snapshots/1a2b3c/modules.json").stat().st_ino)
+    )
+    with pytest.raises(FileError, match=r"modules\.json is a link out of its directory"):
         SentenceEncoder.load(victim)
 
 

@@ -11,8 +11,9 @@ weights, and the Binarizer (`rbegir.encode.encoder`). If the encoder is gone or 
 fails with an error that says so; the index can still be searched by codes.
 
 *Nothing is fetched.* A name is looked up in the local Hugging Face cache and nowhere else. A model's own code
-is never run: the classes of its modules are those listed here, and a model that names others is refused. Its
-files are regular files inside its directory (or blobs of the cache), and its texts have a maximum size.
+is never run: the classes of its modules are those listed here, weights are safetensors, never pickle, and a
+model that needs anything else is refused. Its files are regular files inside its directory (or blobs of the
+cache), its texts have a maximum size, and its layers at most twice as many numbers as its weights have bytes.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ import hashlib
 import json
 import math
 import os
+import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -41,16 +43,11 @@ if TYPE_CHECKING:
     from rbegir.encode.sentence.head import RBEHead
 
 HEAD = "rbegir.heads.sentence.RBEHead"  # as saved models name the class
+TRANSFORMER = "base.modules.transformer.Transformer"
 _CLASSES = (
-    "base.modules.dense.Dense", "base.modules.normalize.Normalize", "base.modules.transformer.Transformer",
-    *(
-        f"sentence_transformer.modules.{name}"
-        for name in (
-            "bow.BoW", "cnn.CNN", "dropout.Dropout", "layer_norm.LayerNorm", "lstm.LSTM", "pooling.Pooling",
-            "static_embedding.StaticEmbedding", "weighted_layer_pooling.WeightedLayerPooling",
-            "word_weights.WordWeights",
-        )
-    ),
+    TRANSFORMER, "base.modules.dense.Dense", "base.modules.normalize.Normalize",
+    "sentence_transformer.modules.dropout.Dropout", "sentence_transformer.modules.pooling.Pooling",
+    "sentence_transformer.modules.static_embedding.StaticEmbedding",
 )  # fmt: skip
 # the classes that a model may be made of, by their names in release 6 of sentence-transformers and before
 MODULES = {
@@ -58,6 +55,16 @@ MODULES = {
     *(f"sentence_transformers.{name}" for name in _CLASSES),
     *(f"sentence_transformers.models.{name.rpartition('.')[2]}" for name in _CLASSES),
 }
+PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+SAFE, SHARDS = "model.safetensors", "model.safetensors.index.json"
+# what the config of a Transformer may set: not which files are read, nor how
+SETTINGS = {
+    "document_length", "do_lower_case", "max_seq_length", "modality_config", "module_output_name",
+    "processing_kwargs", "query_expansion", "query_length", "transformer_task", "unpad_inputs",
+}  # fmt: skip
+COUNTS = re.compile(r"(layers|n_layer|blocks?|depths?|experts)$")  # how many parts there are, with weights
+MAX_LABELS = 1 << 16
+OUTSIDE = "load it with SentenceTransformer yourself and pass SentenceEncoder(model)"
 MAX_TEXT_FILE = 1 << 27  # bytes of a config or a vocabulary
 FIT_TEXTS = 10_000  # that a Binarizer is fitted on at most, roughly
 BLOCK = 2048  # texts between two reports of progress
@@ -233,12 +240,20 @@ def _open(path: Path, device: str) -> SentenceTransformer:
     if foreign:
         raise InputError(
             f"the encoder {path} is made of {foreign[0]}, code of its own, which is not run here",
-            hint="load it with SentenceTransformer yourself and pass SentenceEncoder(model)",
+            hint=OUTSIDE,
         )
+    kinds = [(entry["type"], path / entry["path"]) for entry in modules] or [(TRANSFORMER, path)]
     try:
+        for kind, folder in kinds:
+            transforms = kind.endswith(".Transformer")
+            _check_weights(folder, shards=transforms)
+            if transforms:
+                _check_transformer(folder)
         if HEAD in [entry["type"] for entry in modules]:
             return _assemble(path, modules, device)
         return SentenceTransformer(str(path), device=device, local_files_only=True)
+    except FileError:
+        raise
     except Exception as error:  # anything that several libraries may raise about a broken model
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise FileError(
@@ -248,16 +263,21 @@ def _open(path: Path, device: str) -> SentenceTransformer:
 
 
 def _check_files(path: Path) -> None:
-    """Refuse a directory with special files, linked folders, huge texts, or layers larger than their weights.
+    """Refuse a directory with special files, links out of it, huge texts, or a head larger than its weights.
 
     The libraries that load a model read such files whole and allocate such layers before they see weights.
+    The Hugging Face cache keeps the files of `snapshots/<revision>` as links to `blobs`.
     """
+    root = path.resolve()
+    homes = [root, *([root.parents[1] / "blobs"] if root.parent.name == "snapshots" else [])]
     for file in path.rglob("*"):
         target = file.resolve()
         if target.is_dir() and not file.is_symlink():
             continue
         if not target.is_file():
             raise FileError(f"{file} is not a regular file", hint="pass the directory of a saved encoder")
+        if not any(target.is_relative_to(home) for home in homes):
+            raise FileError(f"{file} is a link out of its directory", hint="copy the file there")
         if file.suffix in (".json", ".txt") and target.stat().st_size > MAX_TEXT_FILE:
             raise FileError(f"{file} has more than {MAX_TEXT_FILE} bytes", hint="check the path")
         if file.name == "config.json":
@@ -270,6 +290,71 @@ def _check_files(path: Path) -> None:
                     f"{file} describes a layer of {layer} numbers, its weights are in {weights} bytes",
                     hint="copy the encoder again",
                 )
+
+
+def _check_weights(folder: Path, *, shards: bool) -> None:
+    """Refuse the weights of a module if a library might unpickle them; `shards` may make up for one file."""
+    safe = (folder / SAFE).is_file()
+    strange: list[Any] = []
+    if shards and (folder / SHARDS).is_file():
+        safe, named = True, _json(folder / SHARDS).get("weight_map")
+        names = named.values() if isinstance(named, dict) else [named]
+        strange = [name for name in names if not re.fullmatch(r"[\w.-]+\.safetensors", str(name))]
+    if not safe:
+        strange = [file.name for file in folder.glob("*") if file.suffix in PICKLED]
+    if strange:
+        raise FileError(
+            f"{folder} has its weights in {strange[0]}, which is not a safetensors file",
+            hint="load it with SentenceTransformer and save it again: that writes safetensors",
+        )
+
+
+def _check_transformer(folder: Path) -> None:
+    """Refuse a transformer that sets what is read, or whose layers are larger than its weights."""
+    import torch
+    from safetensors import safe_open
+    from transformers import AutoConfig, AutoModel
+
+    for file in folder.glob("sentence_*_config.json"):
+        if other := sorted(name for name, value in _json(file).items() if value and name not in SETTINGS):
+            raise FileError(f"{file} sets {other[0]!r}, which is not supported here", hint=OUTSIDE)
+    config = _json(folder / "config.json")
+    if (folder / "adapter_config.json").exists() or "transformers_weights" in config:
+        raise FileError(f"{folder} names other files with its weights", hint=OUTSIDE)
+    weights = list(folder.glob("*.safetensors"))
+    size, tensors = sum(file.stat().st_size for file in weights), 0
+    for file in weights:
+        with safe_open(file, "numpy") as opened:
+            tensors += len(opened.keys())
+    for name, number in _numbers(config):
+        most = MAX_LABELS if "labels" in name else tensors if COUNTS.search(name) else size
+        if number > most:
+            raise FileError(
+                f"{folder / 'config.json'} has {name} = {number}, expected at most {most} with its weights",
+                hint="copy the encoder again",
+            )
+    with torch.device("meta"):  # which allocates nothing
+        made: Any = AutoModel.from_config(  # type: ignore[no-untyped-call]
+            AutoConfig.from_pretrained(str(folder), local_files_only=True)
+        )
+    needed = sum(tensor.numel() for tensor in (*made.parameters(), *made.buffers()))
+    if needed > 2 * size:  # some weights may be missing, such as a decoder that is not used
+        raise FileError(
+            f"{folder / 'config.json'} describes layers of {needed} numbers, its weights are in {size} bytes",
+            hint="copy the encoder again",
+        )
+
+
+def _numbers(value: Any, name: str = "") -> Iterator[tuple[str, int]]:
+    """The whole numbers in a JSON value, with the keys that they have."""
+    if isinstance(value, int):
+        yield name, value
+    elif isinstance(value, list):
+        for one in value:
+            yield from _numbers(one, name)
+    elif isinstance(value, dict):
+        for key, one in value.items():
+            yield from _numbers(one, key)
 
 
 def _json(path: Path) -> dict[str, Any]:
