@@ -104,7 +104,7 @@ class Index:
         self._read_only = read_only
         self._writer = writer
         self._mutex = threading.RLock()  # held by changes, and by a compaction while it syncs
-        self._next = threading.Lock()  # held by the change, or piece of a compaction, that waits for the mutex
+        self._next = threading.Lock()  # held by the change or piece of a compaction that waits for the mutex
         self._compacting = threading.RLock()  # held by a compaction, which takes the mutex only to swap
         self._loading = threading.Lock()  # held while the model loads; searches do not take the mutex
         self._switching = threading.Lock()  # held while `_snapshot` and `_model` change together
