@@ -13,6 +13,7 @@
 | fuzz        | every loader reads hostile bytes, guided by coverage                   | `fuzz.py`      |
 | frontdoor   | requests and files that cost a service more than they are worth        | `frontdoor.py` |
 | exact       | every kernel and mode against the reference, in hard worlds            | `exact.py`     |
+| features    | filters, pages, items, tenants and joins against plain NumPy           | `features.py`  |
 | codes       | texts and vectors encoded in other batches, by other threads and CPUs   | `codes.py`     |
 | crowd       | readers, threads, forks and rival writers beside a writer              | `crowd.py`     |
 | soak        | a service under load, killed, restarted, out of disk, with wrong clocks| `soak.py`      |

@@ -18,6 +18,7 @@ ATTEMPTS = {  # module → points and seconds that `make torture` gives it
     "resources": (20_000, 900.0),
     "fuzz": (10_000_000, 1800.0),
     "exact": (10_000_000, 3600.0),
+    "features": (100_000, 1800.0),
     "codes": (1_000_000, 1800.0),
     "frontdoor": (100_000, 1800.0),
     "crowd": (1_000_000, 600.0),

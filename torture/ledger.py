@@ -7,9 +7,10 @@ outcome is unknown, both stay possible until the next acknowledged change.
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
-Version = int | None  # None: deleted, or never there
+Version = Hashable  # None: deleted, or never there
 
 
 @dataclass
@@ -37,7 +38,11 @@ class Ledger:
         entry.possible |= {version}
 
     def acknowledge(self, key: int, version: Version) -> None:
-        self._entries[key].possible = frozenset([version])
+        self.settle(key, [version])
+
+    def settle(self, key: int, versions: Iterable[Version]) -> None:
+        """After an acknowledged change it is one of these, which depends on what was there before."""
+        self._entries[key].possible = frozenset(versions)
 
     def glimpse(self, key: int) -> Glimpse:
         entry = self._entries[key]

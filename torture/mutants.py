@@ -163,11 +163,11 @@ def numbered_before_deletes() -> Fault:
     """A compacted segment may have its number while the deletes that it needs are not on disk."""
     commit = writer._Change.commit
 
-    def hasty(self: writer._Change, **changes: Any) -> None:
+    def hasty(self: writer._Change, **changes: Any) -> Any:
         for old, new in self._renames:
             disk.rename(old, new)
         self._renames.clear()
-        commit(self, **changes)
+        return commit(self, **changes)
 
     return mock.patch.object(writer._Change, "commit", hasty)
 

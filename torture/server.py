@@ -56,13 +56,23 @@ class Disk:
             LIBC.umount2(os.fsencode(self.path), 2)  # MNT_DETACH: what is still mapped goes later
 
 
-def make_index(folder: Path) -> Path:
+def shop_of(key: int) -> str:
+    return f"shop {key % 8}"
+
+
+def item_of(key: int) -> str:
+    return f"item {key % 50}"
+
+
+def make_index(folder: Path, tenant: str | None = None) -> Path:
     """An index with a model of the smallest useful size."""
     model = Model.load(random_model(folder / "model", conv=16, hash_buckets=64))
-    with Index.create(folder / "x.rbe", model, id_type="int64") as index:
-        index.upsert(
-            [base_text(i) for i in range(BASE)], list(range(BASE)), {"price": [i % 100 for i in range(BASE)]}
-        )
+    ids = range(BASE)
+    attributes: dict[str, list[int] | list[str]] = {"price": [i % 100 for i in ids]}
+    if tenant is not None:
+        attributes |= {"item": [item_of(i) for i in ids], tenant: [shop_of(i) for i in ids]}
+    with Index.create(folder / "x.rbe", model, id_type="int64", tenant=tenant) as index:
+        index.upsert([base_text(i) for i in ids], list(ids), attributes)
     return folder / "x.rbe"
 
 

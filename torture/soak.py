@@ -1,7 +1,9 @@
 """A service under mixed load for an hour, and everything that goes wrong in a year.
 
-    clients    writers that know what was acknowledged (`ledger.py`), searchers and readers that check every
-               answer against it, slow clients that never finish a request
+    clients    writers that know what was acknowledged (`ledger.py`): keywords put, changed in an attribute,
+               deleted by id and by filter; searchers and readers that check every answer against it, with a
+               filter per query, phrases, tenants, items, ranges and pages; slow clients that never finish a
+               request
     chaos      first half: kill −9 and restart, a polite stop now and then. All the time: the disk is full for
                some seconds, the clock jumps by hours or years, a compaction is asked for
     calm       second half without kills, so that memory can be watched in one process
@@ -22,6 +24,8 @@ import statistics
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +35,7 @@ import numpy as np
 from rbegir.index.store import Index
 from torture.ledger import WORDS, Glimpse, Ledger, text_of, version_of
 from torture.limits import Limits
-from torture.server import BASE, Disk, Server, base_text, make_index
+from torture.server import BASE, Disk, Server, base_text, item_of, make_index, shop_of
 
 IDS = range(1_000_000, 1_000_600)  # keywords that come and go
 WRITERS, SEARCHERS = 2, 2
@@ -40,13 +44,42 @@ CHAOS_EVERY = (8.0, 20.0)  # seconds
 DEADLINE = 45.0  # the service promises 30, and the machine has other work
 ABROAD = {"accept": "application/json"}
 
+State = tuple[int, int]  # of a keyword: the version of its text, and its price
+Row = dict[str, Any]  # a keyword or hit as JSON
+
+
+@dataclass
+class Change:
+    """A request that changes keywords, and what is known of them when it is acknowledged."""
+
+    method: str
+    body: dict[str, Any]
+    after: dict[int, set[State | None]]
+    counted: str  # the field of the answer that says how many keywords it changed
+    least: int  # what it may say
+    most: int
+
+
+@dataclass
+class Wish:
+    """What must hold for the hits of one query."""
+
+    test: Callable[[Row], bool] = lambda hit: True
+    only: int | None = None  # the one keyword that may be found, and must be if it is there
+
+
+@dataclass
+class Question:
+    body: dict[str, Any]
+    wishes: list[Wish] = field(default_factory=list)  # of each query
+
 
 class Soak:
     """One run; every coroutine adds to the same counts."""
 
     def __init__(self, folder: Path, limits: Limits, least: int = 0) -> None:
         self.disk = Disk(folder)
-        self.server = Server(make_index(self.disk.path), folder)
+        self.server = Server(make_index(self.disk.path, tenant="shop"), folder)
         self.chance = random.Random(limits.seed)
         self.seconds, self.least = limits.seconds, least
         self.end = self.half = 0.0  # set when the service is up
@@ -117,56 +150,139 @@ class Soak:
         while self._going():
             await self._pause(WRITE_EVERY)
             keys = self.chance.sample(own, self.chance.choice((1, 1, 2, 5, 20)))
-            delete = self.chance.random() < 0.3
-            changes: dict[int, int | None] = {}
-            for key in keys:
-                self.versions[key] += 1
-                changes[key] = None if delete else self.versions[key]
-                self.ledger.begin(key, changes[key])
-            if delete:
-                work = client.request("DELETE", "/v1/keywords", json={"ids": keys})
-            else:
-                rows = [
-                    {"id": key, "text": text_of(key, version), "attributes": {"price": version % 100}}
-                    for key, version in changes.items()
-                    if version is not None
-                ]
-                work = client.post("/v1/keywords", json={"keywords": rows})
+            make = self.chance.choices((self._put, self._patch, self._delete, self._sweep), (5, 3, 3, 1))[0]
+            change = make(keys)
+            for key, states in change.after.items():
+                for state in states:
+                    self.ledger.begin(key, state)
             full = self.full
+            work = client.request(change.method, "/v1/keywords", json=change.body)
             answer = await self._ask("write", work)
             if answer is not None and answer.status_code == 200:
-                for key, version in changes.items():
-                    self.ledger.acknowledge(key, version)
-                self.counts["keywords acknowledged"] += len(keys)
+                for key, states in change.after.items():
+                    self.ledger.settle(key, states)
+                said = answer.json()[change.counted]
+                right = change.least <= said <= change.most
+                self._hold(
+                    right, f"{change.body} has {change.counted} {said}, not {change.least} to {change.most}"
+                )
+                self.counts["keywords acknowledged"] += len(change.after)
+                self.counts[f"{change.counted} keywords"] += said
             elif answer is not None:
                 self._hold(False, f"a change was refused with {answer.status_code}: {answer.text[:300]}")
             elif full:
                 self.counts["writes refused while the disk was full"] += 1
 
+    def _put(self, keys: list[int]) -> Change:
+        rows: list[Row] = []
+        after: dict[int, set[State | None]] = {}
+        for key in keys:
+            self.versions[key] += 1
+            state = self.versions[key], self.versions[key] % 100
+            attributes = {"price": state[1], "shop": shop_of(key), "item": item_of(key)}
+            rows.append({"id": key, "text": text_of(key, state[0]), "attributes": attributes})
+            after[key] = {state}
+        return Change("POST", {"keywords": rows}, after, "upserted", len(keys), len(keys))
+
+    def _patch(self, keys: list[int]) -> Change:
+        """New prices for keywords that are there; if none certainly is, new keywords."""
+        rows: list[Row] = []
+        after: dict[int, set[State | None]] = {}
+        for key in keys:
+            match list(self.ledger.now(key)):
+                case [(int(version), int(price))]:
+                    price = (price + 7) % 100
+                    rows.append({"id": key, "attributes": {"price": price}})
+                    after[key] = {(version, price)}
+        if not rows:
+            return self._put(keys)
+        return Change("PATCH", {"keywords": rows}, after, "updated", len(rows), len(rows))
+
+    def _delete(self, keys: list[int]) -> Change:
+        sure = sum(None not in self.ledger.now(key) for key in keys)
+        there = sum(self.ledger.now(key) != {None} for key in keys)
+        return Change("DELETE", {"ids": keys}, {key: {None} for key in keys}, "deleted", sure, there)
+
+    def _sweep(self, keys: list[int]) -> Change:
+        """Delete by filter, among keywords that only this writer changes."""
+        shop, limit = shop_of(keys[0]), self.chance.randint(1, 20)
+        after: dict[int, set[State | None]] = {}
+        sure = 0
+        for key in IDS:
+            states: Any = self.ledger.now(key)
+            goes = [state is not None and state[1] < limit for state in states]
+            if shop_of(key) == shop and any(goes):
+                after[key] = {None if gone else state for gone, state in zip(goes, states, strict=True)}
+                sure += all(goes)
+        where = f"id >= {IDS.start} and shop = '{shop}' and price < {limit}"
+        return Change("DELETE", {"where": where}, after, "deleted", sure, len(after))
+
     async def _search(self, client: httpx.AsyncClient) -> None:
         while self._going():
             await self._pause(SEARCH_EVERY)
-            body: dict[str, Any] = {
-                "queries": [self._question() for _ in range(self.chance.choice((1, 1, 3)))],
-                "k": self.chance.choice((1, 10, 50)),
-            }
-            if self.chance.random() < 0.3:
-                body["where"] = f"price < {self.chance.randint(1, 99)}"
-            if self.chance.random() < 0.1:
-                body["mode"] = "paper"
-            before = self.ledger.glimpses()
-            answer = await self._ask("search", client.post("/v1/search", json=body))
-            if answer is None:
-                continue
-            self._hold(answer.status_code == 200, f"a search was refused: {answer.text[:300]}")
-            if self.full:
-                self.counts["searches answered while the disk was full"] += 1
-            for result in answer.json().get("results", ()):
-                self._hold(len(result["hits"]) <= body["k"], "too many hits")
-                for hit in result["hits"]:
-                    self._check_hit(hit, before)
+            question, last = self._question(), None
+            for _ in range(self.chance.choice((2, 3)) if question.body.get("rerank") is False else 1):
+                before = self.ledger.glimpses()
+                answer = await self._ask("search", client.post("/v1/search", json=question.body))
+                if answer is None:
+                    break
+                self._hold(answer.status_code == 200, f"a search was refused: {answer.text[:300]}")
+                if self.full:
+                    self.counts["searches answered while the disk was full"] += 1
+                results = answer.json().get("results", ())
+                self._check_results(question, results, before)
+                if last is not None:
+                    self._check_page(last, results)
+                last, question.body["after"] = results, answer.json().get("cursor")
 
-    def _question(self) -> str:
+    def _question(self) -> Question:
+        """A search of any kind, and what its hits must be."""
+        queries = [self._text() for _ in range(self.chance.choice((1, 1, 3)))]
+        body: dict[str, Any] = {"queries": queries, "k": self.chance.choice((1, 10, 50))}
+        question = Question(body, [Wish() for _ in queries])
+        kind = self.chance.choice(
+            ("plain", "where", "where each", "must each", "range", "tenant", "item", "pages", "paper")
+        )
+        self.counts[f"searches: {kind}"] += 1
+        if kind == "where":
+            body["where"], wish = self._where()
+            question.wishes = [wish] * len(queries)
+        elif kind in ("where each", "must each"):
+            each = [self._where() if kind == "where each" else self._must() for _ in queries]
+            body[kind.split()[0]] = [given for given, _ in each]
+            question.wishes = [wish for _, wish in each]
+        elif kind == "range":
+            body |= {"k": None, "min_score": self.chance.choice((0.0, 0.3)), "where": f"id >= {IDS.start}"}
+        elif kind == "tenant":
+            body["tenant"] = shop_of(self.chance.randrange(8))
+        elif kind == "item":
+            body["item"] = "item"
+        elif kind == "pages":
+            body["rerank"] = False
+        elif kind == "paper":
+            body["mode"] = "paper"
+        return question
+
+    def _where(self) -> tuple[str | None, Wish]:
+        price, key = self.chance.randint(1, 99), self.chance.choice((*IDS, *range(len(IDS))))
+        shop = shop_of(key)
+        return self.chance.choice(
+            (
+                (None, Wish()),
+                (f"price < {price}", Wish(lambda hit: bool(hit["attributes"]["price"] < price))),
+                (f"shop = '{shop}'", Wish(lambda hit: bool(hit["attributes"]["shop"] == shop))),
+                (f"id = {key}", Wish(only=key)),
+            )
+        )
+
+    def _must(self) -> tuple[str | None, Wish]:
+        key, word = self.chance.choice((*IDS, *range(len(IDS)))), self.chance.choice(WORDS)
+        name = f"item {key} version" if key in IDS else f"base {key}"
+        return self.chance.choice(
+            ((None, Wish()), (word.upper(), Wish(lambda hit: word in hit["text"])), (name, Wish(only=key)))
+        )
+
+    def _text(self) -> str:
         key = self.chance.choice(IDS)
         return self.chance.choice(
             (
@@ -176,24 +292,61 @@ class Soak:
             )
         )
 
-    def _check_hit(self, hit: dict[str, Any], before: dict[int, Glimpse]) -> None:
-        key, text = hit["id"], hit["text"]
-        self.counts["hits checked"] += 1
-        if key in before:
-            self._check_version(key, text, before[key])
-        else:
-            self._hold(0 <= key < BASE and text == base_text(key), f"keyword {key} says {text!r}")
+    def _check_results(self, question: Question, results: list[Any], before: dict[int, Glimpse]) -> None:
+        body = question.body
+        self._hold(len(results) == len(question.wishes), f"{len(results)} results for {body}")
+        for wish, result in zip(question.wishes, results, strict=False):
+            hits = result["hits"]
+            for hit in hits:
+                self._check_row(hit["id"], hit, before.get(hit["id"]))
+                self._hold(wish.test(hit), f"{hit} does not pass the filters of {body}")
+                of_tenant = body.get("tenant") in (None, shop_of(hit["id"]))
+                self._hold(of_tenant, f"{hit} is not of the tenant {body.get('tenant')}")
+                enough = hit["code_score"] >= (body.get("min_score") or -1)
+                self._hold(enough, f"{hit} does not reach the score of {body}")
+            self.counts["hits checked"] += len(hits)
+            self._hold(len(hits) <= (body["k"] or len(IDS)), f"too many hits for {body}")
+            ids, scores = [hit["id"] for hit in hits], [hit["score"] for hit in hits]
+            items = [hit["attributes"]["item"] for hit in hits] if "item" in body else ids
+            self._hold(len({*ids}) == len(ids) == len({*items}), f"{ids} are not different for {body}")
+            self._hold(scores == sorted(scores, reverse=True), f"the scores {scores} do not fall for {body}")
+            if wish.only is not None:
+                key = wish.only
+                possible = self.ledger.possible(key, before[key]) if key in before else {key}
+                sizes = {int(state is not None) for state in possible}
+                right = {*ids} <= {key} and len(ids) in sizes
+                self._hold(right, f"{body} found {ids}, possible were {sizes} hits of {key}")
+                self.counts["answers checked to be complete"] += 1
 
-    def _check_version(self, key: int, text: str | None, since: Glimpse) -> None:
-        possible = self.ledger.possible(key, since)
+    def _check_page(self, last: list[Any], results: list[Any]) -> None:
+        """A page continues behind the last one: keywords that nobody changes do not come again."""
+        for one, other in zip(last, results, strict=True):
+            there, here = ([hit["id"] for hit in page["hits"] if hit["id"] < BASE] for page in (one, other))
+            self._hold(not {*there} & {*here}, f"{here} was on the page before: {there}")
+            if one["hits"] and other["hits"]:
+                falls = other["hits"][0]["code_score"] <= one["hits"][-1]["code_score"]
+                self._hold(falls, f"a page begins with {other['hits'][0]} after {one['hits'][-1]}")
+        self.counts["pages continued"] += 1
+
+    def _check_row(self, key: int, row: Row | None, since: Glimpse | None) -> None:
+        """A keyword, or None for one that is not there; `since` is of those that come and go."""
         try:
-            version = None if text is None else version_of(key, text)
-        except (ValueError, IndexError):
-            self._hold(False, f"keyword {key} says {text!r}, which nobody wrote")
+            if since is None:
+                assert row is not None
+                attributes = {"price": key % 100, "shop": shop_of(key), "item": item_of(key)}
+                right = 0 <= key < BASE and row["text"] == base_text(key) and row["attributes"] == attributes
+                self._hold(right, f"keyword {key} is {row}")
+                return
+            state: State | None = None
+            if row is not None:
+                own = row["attributes"]["shop"], row["attributes"]["item"]
+                self._hold(own == (shop_of(key), item_of(key)), f"keyword {key} is {row}")
+                state = version_of(key, row["text"]), row["attributes"]["price"]
+        except (ValueError, IndexError, KeyError, TypeError):
+            self._hold(False, f"keyword {key} is {row}, which nobody wrote")
             return
-        self._hold(
-            version in possible, f"keyword {key} is at version {version}, possible are {set(possible)}"
-        )
+        possible = self.ledger.possible(key, since)
+        self._hold(state in possible, f"keyword {key} is at {state}, possible are {set(possible)}")
 
     async def _get(self, client: httpx.AsyncClient) -> None:
         while self._going():
@@ -206,7 +359,7 @@ class Soak:
         if answer is None:
             return False
         self._hold(answer.status_code in (200, 404), f"a look-up was refused: {answer.text[:300]}")
-        self._check_version(key, answer.json()["text"] if answer.status_code == 200 else None, since)
+        self._check_row(key, answer.json() if answer.status_code == 200 else None, since)
         return True
 
     async def _slow(self) -> None:
@@ -302,8 +455,8 @@ class Soak:
             index.verify()
             found = index.get(list(IDS))
             for key, row in zip(IDS, found, strict=True):
-                version = None if row is None else version_of(key, row["text"])
-                self._hold(version in self.ledger.now(key), f"on disk keyword {key} is at version {version}")
+                state = None if row is None else (version_of(key, row["text"]), row["price"])
+                self._hold(state in self.ledger.now(key), f"on disk keyword {key} is at {state}")
             there = sum(row is not None for row in found)
             self._hold(len(index) == BASE + there, f"{len(index)} keywords on disk, {BASE + there} expected")
             rows = index.get(list(range(BASE)))

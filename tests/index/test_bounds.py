@@ -227,6 +227,33 @@ def test_a_change_that_could_not_be_reopened_is_not_made(index: Index) -> None:
     assert len(Index.open(index.path)) == 1
 
 
+@pytest.mark.parametrize("kind", ["segment", "deletes"])
+def test_a_file_that_a_reader_would_refuse_is_not_committed(
+    index: Index, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The disk gives back other bytes than were written."""
+    index.add(["a", "b"], ids=[1, 2])
+    finish = file_format.FileWriter.finish
+
+    def broken(self: file_format.FileWriter, meta: dict[str, Any]) -> file_format.Stamp:
+        stamp = finish(self, meta)
+        if self.path.name.startswith(kind):
+            content = bytearray(self.path.read_bytes())
+            content[-1] ^= 1
+            self.path.write_bytes(content)
+        return stamp
+
+    with monkeypatch.context() as patch:
+        patch.setattr(file_format.FileWriter, "finish", broken)
+        with pytest.raises(CorruptError, match="footer does not match"):
+            index.upsert(["c"], ids=[2])
+    for seen in (index, Index.open(index.path, model=ENCODER, read_only=True)):
+        assert [row["text"] for row in seen.rows()] == ["a", "b"]
+        seen.verify()
+    index.upsert(["c"], ids=[2])
+    assert [row["text"] for row in index.rows()] == ["a", "c"]
+
+
 def test_every_manifest_that_is_written_is_checked(index: Index, tmp_path: Path) -> None:
     sound = index.snapshot.manifest
     for wrong in (

@@ -112,7 +112,7 @@ class Index:
         self._read_only = read_only
         self._writer = writer
         self._mutex = threading.RLock()  # held by changes, and by a compaction while it syncs
-        self._next = threading.Lock()  # held by the change, or piece of a compaction, that waits for the mutex
+        self._next = threading.Lock()  # held by the change or piece of a compaction that waits for the mutex
         self._compacting = threading.RLock()  # held by a compaction, which takes the mutex only to swap
         self._loading = threading.Lock()  # held while the model loads; searches do not take the mutex
         self._switching = threading.Lock()  # held while `_snapshot` and `_model` change together
@@ -320,8 +320,7 @@ class Index:
             kept = {name: column for name, column in kept.items() if column.null_count < len(given)}
             check_tenants({**kept, **new}, manifest.tenant)
             rows = KeywordRows(before.codes(places), manifest.next_row, given, {**kept, **new})
-            writer.add(before, rows, places)
-            self._reopen(before)
+            self._snapshot = writer.add(before, rows, places)
         return len(given)
 
     def delete(self, ids: Any = None, *, where: Where = None, tenant: Tenant = None) -> int:
@@ -337,8 +336,7 @@ class Index:
             places = own.original(own.select(where) if wanted is None else own.find(wanted))
             found = int(np.count_nonzero(places.segment >= 0))
             if found:
-                writer.delete(state, places)
-                self._reopen(state)
+                self._snapshot = writer.delete(state, places)
         return found
 
     def compact(self, progress: Progress = None) -> None:
@@ -352,8 +350,7 @@ class Index:
             if compaction.write(self._turn, stack.enter_context(reported(progress, "compacting"))):
                 compaction.find_deleted(self._snapshot)
                 with self._writing() as writer:
-                    writer.swap(compaction, self._snapshot)
-                    self._reopen(self._snapshot)
+                    self._snapshot = writer.swap(compaction, self._snapshot)
                 compaction.forget()
 
     # ---- search and read ----
@@ -761,8 +758,7 @@ class Index:
                 rows = KeywordRows(encoded[0], manifest.next_row, given, columns)
                 all_ids = rows.ids(np.arange(count))
                 replaced = self._replaced(before, rows, all_ids, upsert=upsert)
-                writer.add(before, rows, replaced)
-                self._reopen(before)
+                self._snapshot = writer.add(before, rows, replaced)
             ids_out: Ids = all_ids.to_numpy(zero_copy_only=False)
             return ids_out
 

@@ -131,7 +131,7 @@ os.register_at_fork(after_in_child=_release_inherited)
 
 
 class Writer:
-    """The one writer of a directory. Every method takes the current state and writes the next one."""
+    """The one writer of a directory. A change takes the current state, writes the next one and returns it."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = Path(os.path.realpath(directory))
@@ -146,7 +146,7 @@ class Writer:
         """Raise unless `path` names the index that this writer has locked."""
         self._lock.check(path)
 
-    def add(self, before: Snapshot, rows: KeywordRows, replaced: Positions) -> None:
+    def add(self, before: Snapshot, rows: KeywordRows, replaced: Positions) -> Snapshot:
         """Add rows and delete the ones that they replace, in one change."""
         kept = _without(before, replaced)
         free = [one.entry.live for one in kept if one.entry.first_row >= self._rewritten_rows]
@@ -164,14 +164,15 @@ class Writer:
                 change.write(group)
             types = {name: str(dtype) for name, dtype in rows.types.items() if name != "text"}
             columns = {**before.manifest.columns, **types}
-            change.commit(next_row=rows.first_row + rows.count, columns=columns, id_type=rows.id_type)
+            next_row = rows.first_row + rows.count
+            return change.commit(next_row=next_row, columns=columns, id_type=rows.id_type)
 
-    def delete(self, before: Snapshot, places: Positions) -> None:
+    def delete(self, before: Snapshot, places: Positions) -> Snapshot:
         """Delete the keywords at these positions."""
         with self._change(before) as change:
             for one in _without(before, places):
                 change.keep(one.entry, one.unwritten)
-            change.commit()
+            return change.commit()
 
     @contextlib.contextmanager
     def compacting(self, before: Snapshot) -> Iterator[Compaction]:
@@ -189,7 +190,7 @@ class Writer:
             _remove(self._compaction.temporary)
             self._compaction, self._rewritten_rows = None, 0
 
-    def swap(self, compaction: Compaction, before: Snapshot) -> None:
+    def swap(self, compaction: Compaction, before: Snapshot) -> Snapshot:
         """Replace the segments that a compaction has rewritten by its new ones."""
         if self._compaction is not compaction:
             raise LockedError(
@@ -197,7 +198,7 @@ class Writer:
                 hint="compact it again; no change is lost",
             )
         with self._change(before) as change:
-            compaction.swap(change, before)
+            return compaction.swap(change, before)
 
     def clean(self, current: Snapshot) -> None:
         """Remove files that the current state does not name: superseded, or left by interrupted writers."""
@@ -261,8 +262,11 @@ class _Change:
         self._renames.append((self._directory / made.file, path))
         self.keep(replace(made, file=path.name), dead)
 
-    def commit(self, **changes: Any) -> None:
-        """Make this the current state; durable on return."""
+    def commit(self, **changes: Any) -> Snapshot:
+        """Make this the current state, and return it; durable on return.
+
+        It is opened before it is committed, so that nothing is acknowledged that a reader would refuse.
+        """
         deletes = dict(self._before.deletes)
         if self._touched:
             path = self._new("deletes-{:08d}.rbd")
@@ -280,10 +284,14 @@ class _Change:
         self._snapshot.check_mapped()  # zeros read from a missing page must not become permanent
         self.uncommitted.append(self._directory / NEW)
         prepare(self._directory, after)
-        self._lock.check(self._directory)  # writing the segments may have taken long
+        try:
+            opened = Snapshot(self._directory, after, self._snapshot)
+        finally:  # the first question, as writing may have taken long: is it still the same index?
+            self._lock.check(self._directory)
         self.uncommitted.clear()  # from here on the files may be part of the index
         commit(self._directory)
         self.files = after.files
+        return opened
 
     def _new(self, form: str) -> Path:
         path = self._directory / form.format(self._next_file)
@@ -359,7 +367,7 @@ class Compaction:
             while group:
                 group.pop()
 
-    def swap(self, change: _Change, current: Snapshot) -> None:
+    def swap(self, change: _Change, current: Snapshot) -> Snapshot:
         """Replace the rewritten segments in a later state; its deletes and new segments are kept."""
         later = {one.entry.file: one for one in current.segments}
         for group, made in self._groups:
@@ -375,7 +383,7 @@ class Compaction:
             change.keep(one.entry)
         used = {name for one in later.values() for name in one.segment.types}
         columns = current.manifest.columns.items()
-        change.commit(columns={name: kind for name, kind in columns if name not in self._empty - used})
+        return change.commit(columns={name: kind for name, kind in columns if name not in self._empty - used})
 
     def _carried_over(
         self, old: Sequence[LiveSegment], now: Sequence[LiveSegment | None], count: int
