@@ -8,6 +8,10 @@ top k is the true top k of the keywords that pass, for any selectivity. Segments
 the masks of recent textual filters, and repeating a filter costs nothing. A segment caches as many masks as
 fit into KEPT_BYTES, and at least KEPT; the least recently used are evicted.
 
+The queries of a batch often come with filters such as `user = 4711`, each with a value of its own.
+`found_together` reads their column once and divides its positions among the masks of all values, instead of
+comparing the whole column with each.
+
 Tests of texts and lists are slow, a hundred of them take minutes over a large index. A caller that may lose
 interest says so with `while_wanted`: the evaluation then ends after the current block, whose size depends on
 the number of such tests, so that a block takes a fraction of a second.
@@ -16,7 +20,7 @@ the number of such tests, so that a block takes a fraction of a second.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -24,6 +28,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rbegir._native import _core
 from rbegir.base import masks
 from rbegir.base.arguments import sums_of_lists
 from rbegir.errors import FilterError
@@ -34,6 +39,7 @@ BLOCK_ROWS = 1 << 20  # rows evaluated at a time: whole words of a mask
 LEAST_ROWS = 1 << 14  # the same for a filter with many slow tests; Arrow prepares each test once per block
 KEPT, KEPT_BYTES = 16, 32 << 20  # masks kept per segment
 KEPT_MOST = 1024
+TOGETHER = 8  # values of a column that are worth looking for in one pass
 _wanted: ContextVar[Callable[[], bool] | None] = ContextVar("wanted", default=None)
 
 
@@ -61,9 +67,11 @@ class Filter:
             self._expression = parser.parse()
             self._columns, self._item_tests = list(parser.named), parser.item_tests
             self._rows = max(LEAST_ROWS, BLOCK_ROWS // max(1, parser.slow_tests) // 64 * 64)
-            self._evaluate(_nothing({name: types[name] for name in self._columns}))
+            self.equality = parser.equality
+            if self.equality is None:  # the parser knows that this one can be evaluated
+                self._evaluate(_nothing({name: types[name] for name in self._columns}))
         elif isinstance(where, pc.Expression):
-            self._key = None
+            self._key = self.equality = None
             self._expression, self._item_tests, self._rows = where, {}, BLOCK_ROWS
             self._columns = self._named_columns()
         else:
@@ -78,12 +86,19 @@ class Filter:
         mask = self._evaluated(segment) if kept is None else kept
         if mask is None:
             return masks.empty(segment.count)
+        self.keep(segment, mask)
+        return mask
+
+    def is_kept(self, segment: Segment) -> bool:
+        return self._key in segment.filters
+
+    def keep(self, segment: Segment, mask: masks.Mask) -> None:
+        """Cache what passes, if the filter is a text."""
         if self._key is not None:
             segment.filters[self._key] = masks.freeze(mask)
             room = min(max(KEPT, KEPT_BYTES // max(1, mask.nbytes)), KEPT_MOST)
             for old in list(segment.filters)[:-room]:
                 segment.filters.pop(old, None)
-        return mask
 
     def _evaluated(self, segment: Segment) -> masks.Mask | None:
         """The positions that pass; None if that is not wanted any more."""
@@ -145,6 +160,51 @@ class Filter:
             raise FilterError(f"where must be true or false per keyword, but it gives {result.type}")
         flags = result.fill_null(False).combine_chunks()
         return masks.from_bytes(np.frombuffer(flags.buffers()[1] or b"", np.uint8), flags.offset, len(flags))
+
+
+class FoundTogether:
+    """A filter, with the masks that were found together with those of others."""
+
+    def __init__(self, filter_: Filter) -> None:
+        self.filter, self.masks = filter_, dict[Segment, masks.Mask]()
+
+    def passing(self, segment: Segment) -> masks.Mask:
+        mask = self.masks.get(segment)
+        return self.filter.passing(segment) if mask is None else mask
+
+
+def found_together(filters: Iterable[Filter], segments: Sequence[Segment]) -> list[FoundTogether]:
+    """Finds in one pass what passes those of the filters that look for a value each in the same column, if
+    many of them are not cached."""
+    found = [FoundTogether(one) for one in filters]
+    columns: dict[str, list[FoundTogether]] = {}
+    for one in found:
+        if one.filter.equality is not None:
+            columns.setdefault(one.filter.equality.column, []).append(one)
+    for alike in columns.values():
+        for segment in segments:
+            if sum(not one.filter.is_kept(segment) for one in alike) >= TOGETHER:
+                divided = _divided([one.filter for one in alike], segment)
+                for one, mask in zip(alike, divided, strict=False):  # none if nobody waits
+                    one.filter.keep(segment, mask)
+                    one.masks[segment] = mask
+    return found
+
+
+def _divided(filters: Sequence[Filter], segment: Segment) -> list[masks.Mask]:
+    """What passes each of these filters, which look for values in one column; nothing if nobody waits."""
+    tests = [one.equality for one in filters if one.equality is not None]
+    values = pa.array([test.value.as_py() for test in tests], tests[0].value.type).dictionary_encode()
+    found = [masks.empty(segment.count) for _ in values.dictionary]
+    if tests[0].column in {"id", *segment.types}:  # otherwise all its values are null
+        column, wanted = segment.whole(tests[0].column), _wanted.get()
+        for start in range(0, segment.count, BLOCK_ROWS):
+            if wanted is not None and not wanted():
+                return []
+            block = column.slice(start, BLOCK_ROWS).cast(values.type.value_type)
+            numbers = pc.index_in(block, value_set=values.dictionary).fill_null(-1)
+            _core.divide(numbers.to_numpy(), start, found)
+    return [found[number] for number in values.indices.to_pylist()]
 
 
 @functools.lru_cache(KEPT_MOST)

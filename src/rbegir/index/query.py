@@ -4,6 +4,7 @@ The scan reads only codes and masks. Ids, texts and attributes are read by posit
 their cost does not depend on the size of the index.
 """
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -22,7 +23,7 @@ from rbegir.encode.encoder import Encoder, decoder, key_scores, takes_vectors
 from rbegir.encode.reranker import Reranker
 from rbegir.errors import InputError, MismatchError, describe
 from rbegir.index.columns import check_item
-from rbegir.index.filter import Filter, while_wanted
+from rbegir.index.filter import Filter, found_together, while_wanted
 from rbegir.index.manifest import Manifest
 from rbegir.index.snapshot import Snapshot
 from rbegir.index.tenant import TenantSnapshot, within
@@ -30,7 +31,7 @@ from rbegir.search.backend import Backend, Candidates, Partition, check_planes, 
 from rbegir.search.hits import Cursor, Hits, attribute_column
 from rbegir.search.items import best_of_items, item_numbers
 from rbegir.search.partition import Int64s, Limits
-from rbegir.search.request import SearchRequest
+from rbegir.search.request import QueryFilters, SearchRequest
 from rbegir.search.rerank import VectorReranker, by_code_alone, find_candidates, rerank
 
 SCANNED = 64  # queries whose hits are found together
@@ -259,27 +260,35 @@ class Scope(NamedTuple):
 
 def scope(snapshot: Snapshot, request: SearchRequest, queries: int) -> Scope:
     """The scope of a request with this many queries. Equal filters are evaluated once."""
-    types, numbers = snapshot.types(), np.full(queries, -1)
+    types, numbers, any_awaited = snapshot.types(), np.full(queries, -1), _any_awaited(range(queries))
 
-    def passes(where: Any, allow: Any, deny: Any, must: Any) -> list[Mask | None]:
+    def wheres(filters: QueryFilters) -> list[Filter]:
+        where: Any = filters["where"]
+        must: Any = filters["must"]
         quoted = None if must is None else must.replace("'", "''")
-        wheres = [where, None if must is None else f"contains(text, '{quoted}')"]
-        return snapshot.passes([Filter.of(one, types) for one in wheres if one is not None], allow, deny)
+        given = [where, None if must is None else f"contains(text, '{quoted}')"]
+        return [Filter.of(one, types) for one in given if one is not None]
 
     if not request.filters_each:
-        with while_wanted(_any_awaited(range(queries))):
-            return Scope(*snapshot.candidates(passes(**request.filters())), numbers)
+        only = request.filters()
+        with while_wanted(any_awaited):
+            passing = snapshot.passes(wheres(only), only["allow"], only["deny"])
+            return Scope(*snapshot.candidates(passing), numbers)
     known: dict[Any, tuple[Any, list[int]]] = {}  # filters, and the queries that have them
     for query, each in enumerate(request.each_filter(queries)):
         where, *ids = each["where"], each["allow"], each["deny"]
         key = (where if isinstance(where, str) else id(where), each["must"], *map(id, ids))
         if any(value is not None for value in each.values()):
             known.setdefault(key, (each, []))[1].append(query)
+    tests = [wheres(each) for each, _ in known.values()]
+    with while_wanted(any_awaited):
+        all_segments = [one.segment for one in snapshot.segments]
+        together = iter(found_together(itertools.chain(*tests), all_segments))
     masks: list[list[Mask | None]] = []
-    for each, having in known.values():
+    for (each, having), own in zip(known.values(), tests, strict=True):
         numbers[having] = len(masks)
         with while_wanted(_any_awaited(having)):
-            masks.append(passes(**each))
+            masks.append(snapshot.passes([next(together) for _ in own], each["allow"], each["deny"]))
     if len(masks) == 1 and np.all(numbers == 0):
         return Scope(*snapshot.candidates(masks[0]), np.full(queries, -1))
     segments, parts = snapshot.candidates()

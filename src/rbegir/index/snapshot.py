@@ -29,7 +29,7 @@ from rbegir.codes.planes import Codes
 from rbegir.encode.encoder import verify_encoder
 from rbegir.errors import CorruptError, FileError, MismatchError
 from rbegir.index.columns import Int64s, int64_array, int64_numpy
-from rbegir.index.filter import Filter
+from rbegir.index.filter import Filter, FoundTogether
 from rbegir.index.format import File, FileKind, FileWriter, Stamp
 from rbegir.index.manifest import MODEL, NAME, Manifest, read_manifest
 from rbegir.index.segment import Entry, LiveRows, Segment, read_column
@@ -199,7 +199,7 @@ class Snapshot:
         return numbers, partitions
 
     def passes(
-        self, wheres: Sequence[Filter], allow: pa.Array | None, deny: pa.Array | None
+        self, wheres: Sequence[Filter | FoundTogether], allow: pa.Array | None, deny: pa.Array | None
     ) -> list[masks.Mask | None]:
         """The positions of each segment that pass all filters, including deleted ones; None: all."""
         allowed = None if allow is None else self.find(allow)
