@@ -6,7 +6,8 @@ Keywords are random codes of 16 bytes. All sides of a comparison are timed in tu
 within rounds.
 
     batch      64 queries with 64 different filters in one call, beside the same queries with one filter.
-               "new" filters were never used before, so that they are evaluated too
+               "new" filters were never used before, so that they are evaluated too. Those of users look for
+               a value each in one column
     service    64 clients in closed loops, each search with a filter of its own, with micro-batching and
                without
     tenants    one search within one tenant that was not searched before ("first") and again ("again"),
@@ -35,6 +36,7 @@ from rbegir.lab.bench.serve import SETTINGS, service
 N, QUERIES, K = 64, 64, 100
 ROUNDS = 7
 SECONDS = 10.0  # of load per setting and round
+USERS = 100_000
 TENANTS = (10, 1000, 100_000, 1_000_000)
 Json = dict[str, Any]
 
@@ -54,20 +56,28 @@ def build(path: Path, keywords: int, attributes: dict[str, Any], **settings: Any
     return index
 
 
+def half(number: int) -> str:
+    return f"price >= {number * 1000} and price < {500_000 + number * 1000}"
+
+
 def batches(index: rbegir.Index) -> list[Json]:
     """A filter per query beside one for all, for filters that pass different shares of the keywords."""
     queries = random_codes(QUERIES, 3, 1)
     fresh = iter(range(10**9))  # makes a filter a new one without changing what it passes
-    kinds: dict[str, Callable[[int], str]] = {
-        "1 of 64 passes": lambda number: f"shop = {number}",
-        "half passes": lambda number: f"price >= {number * 1000} and price < {500_000 + number * 1000}",
+
+    def renewed(where: str) -> str:
+        return f"({where}) and price != -{next(fresh) + 2}"
+
+    kinds: dict[str, tuple[Callable[[int], str], Callable[[int], str]]] = {  # a filter, and a new one
+        "1 of 64 passes": (lambda number: f"shop = {number}", lambda number: renewed(f"shop = {number}")),
+        "half passes": (half, lambda number: renewed(half(number))),
+        f"1 of {USERS:,} passes": (
+            lambda number: f"user = {number}",
+            lambda _: f"user = {QUERIES + next(fresh)}",
+        ),
     }
     rows = []
-    for name, kind in kinds.items():
-
-        def new(number: int, kind: Callable[[int], str] = kind) -> str:
-            return f"({kind(number)}) and price != -{next(fresh) + 2}"
-
+    for name, (kind, new) in kinds.items():
         each = [kind(number) for number in range(QUERIES)]
         calls = {
             "one filter": lambda kind=kind: index.search_codes(queries, k=K, where=kind(7)),
@@ -160,6 +170,7 @@ def main() -> None:
     columns = {
         "shop": rng.integers(0, QUERIES, args.keywords),
         "price": rng.integers(0, 1_000_000, args.keywords),
+        "user": rng.integers(0, USERS, args.keywords),
     }
     with tempfile.TemporaryDirectory(prefix="rbegir-bench-") as name:
         folder = Path(name)

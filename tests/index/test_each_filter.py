@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
+import itertools
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
@@ -113,6 +116,83 @@ def test_a_filter_is_evaluated_once_and_kept(path: Path) -> None:
             index.search(["w2"] * 128, 3, where=wheres * 2)
             index.search("w2", 3, where=wheres[7])
             assert evaluated.call_count == 64 * 3
+
+
+def test_values_of_a_column_are_found_in_one_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every type, nulls, values that no keyword has, equal tests in other words, deletes, and a column that
+    the first segment lacks. Only whole numbers and texts are found together."""
+    monkeypatch.setattr(filters, "BLOCK_ROWS", 128)
+    rng = np.random.default_rng(3)
+    count, borders = 700, (0, 300, 365, 700)
+
+    def column(kind: pa.DataType, values: list[Any]) -> pa.Array:
+        return pa.array([values[number] for number in rng.integers(0, len(values), count)], kind)
+
+    columns = {
+        "whole": column(pa.int64(), [None, *range(-20, 20), 2**63 - 1]),
+        "tiny": column(pa.int8(), [None, *range(-9, 9), 127, -128]),
+        "large": column(pa.uint64(), [None, *range(9), 2**64 - 1, 2**63]),
+        "name": column(pa.string(), [None, "", "a", "A", "it's", "größe", *"bcdefghij"]),
+        "flag": column(pa.bool_(), [None, True, False]),
+        "real": column(pa.float64(), [None, 0.0, -0.0, 0.1, 1.0, 2.0, 1e300, 7.0]),
+        "day": column(pa.date32(), [None, *(datetime.date(2026, 1, day) for day in range(1, 15))]),
+        "late": column(pa.int64(), [None, *range(12)]),
+    }
+    columns["late"] = pa.array([None] * 300 + columns["late"].to_pylist()[300:], pa.int64())
+    index = rbegir.Index.create(tmp_path / "a.rbe", ENCODER)
+    for start, end in itertools.pairwise(borders):
+        part = pa.table(columns).slice(start, end - start)
+        index.add(WORDS[start:end], attributes=part.drop_columns("late") if start == 0 else part)
+    deleted = set(range(0, count, 7))
+    index.delete(sorted(deleted))
+
+    def literal(value: Any) -> str:
+        if isinstance(value, (str, datetime.date)):
+            return "'" + str(value).replace("'", "''") + "'"
+        return str(value).lower()
+
+    asked: list[tuple[str, list[int]]] = []
+    for name, stored in columns.items():
+        values = stored.to_pylist()
+        absent = {"name": ["zz", "B"], "day": [datetime.date(2025, 1, 1)], "flag": []}.get(
+            name, [77, 2**63, 0.5]
+        )
+        for value in [*set(values) - {None}, *absent]:
+            rows = [row for row in range(count) if values[row] == value and row not in deleted]
+            asked.append((f"{name} = {literal(value)}", rows))
+    for where in ("3 = whole", "(whole=3)", "whole == 3", "((3 == whole))"):
+        asked.append((where, next(rows for text, rows in asked if text == "whole = 3")))
+    for where in ("not whole = 3", "whole = 3 and tiny = 3", "whole = 3 or tiny = 3", "id = 5"):
+        rows = index.search("w1", count, where=where).ids[0].tolist()  # alone
+        asked.append((where, sorted(rows)))
+    asked += [(f"id = {row}", [row] if row < count and row not in deleted else []) for row in range(690, 710)]
+    evaluated = mock.Mock(side_effect=filters.Filter._evaluated)
+    monkeypatch.setattr(filters.Filter, "_evaluated", lambda self, segment: evaluated(self, segment))
+    for queries in (rng.permutation(len(asked)), rng.integers(0, len(asked), 40)):
+        hits = index.search(["w1"] * len(queries), count, where=[asked[number][0] for number in queries])
+        for number, query in enumerate(queries):
+            where, rows = asked[query]
+            assert sorted(hits.ids[number, : hits.counts[number]].tolist()) == rows, where
+    for call in evaluated.call_args_list:
+        name, _, value = call.args[0]._key.partition(" = ")
+        does_not_fit = value in ("0.5", str(2**63))
+        assert (
+            name in ("flag", "real", "day", "(whole=3)", "3", "((3 == whole))")
+            or " " in value
+            or does_not_fit
+        )
+
+
+def test_values_that_nobody_waits_for_are_given_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filters, "BLOCK_ROWS", 128)
+    wheres = [f"price = {number}" for number in range(20)]
+    with rbegir.Index.open(path, model=ENCODER, read_only=True) as index:
+        calls = iter(range(10**6))
+        with for_awaited(lambda query: next(calls) < 10):
+            hits = index.search(["w1"] * 20, 9, where=wheres)
+        assert not hits.counts.any()
+        assert not any(one.segment.filters for one in index.snapshot.segments)
+        assert index.search(["w1"] * 20, 9, where=wheres).counts.any()
 
 
 def test_a_filter_that_nobody_waits_for_is_given_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,6 +60,7 @@ def rows(table: Any) -> list[Row]:
         (128, 3, 64, 9),
         (1024, 4, 130, 20),
         (192, 2, 1, 1),
+        (64, 2, 1500, 900),  # items for several threads
     ],
 )
 def test_equal_to_numpy(

@@ -19,6 +19,7 @@ declare -A tests=(
     [checksum]="tests/index/test_checksum.py"
     [mapping]="tests/torture/test_mapping.py"
     [hash]="tests/index/test_checksum.py tests/index/test_keys.py"
+    [masks]="tests/native/test_masks.py tests/index/test_each_filter.py"
     [text]="tests/read/test_tokenizer.py"
     [batch]="tests/training/test_batches.py tests/encode/clsm/test_clsm.py"
     [learn]="tests/training/test_optim.py tests/encode/clsm/test_clsm.py"
@@ -31,22 +32,26 @@ declare -A tests=(
     [scan]="tests/native/test_native_scan.py tests/search/test_cpu.py tests/search/test_limits.py
         tests/search/test_progressive.py tests/lab/bench/test_bench_scan.py::test_read_sum_reads_everything"
 )
-# Those that use several threads. Not those of mapping.cpp: it maps zeros under pages that other threads are reading, on
-# purpose, and what these threads read is not believed.
-threaded=(
-    tests/index/test_checksum.py::test_threads_agree
-    tests/read/test_tokenizer.py::test_any_number_of_threads_gives_the_same_batch
-    tests/training/test_batches.py::test_an_epoch_holds_every_pair_once_in_any_number_of_threads
-    tests/training/test_optim.py::test_formula_and_untouched_rows
-    tests/encode/clsm/test_sides.py::test_same_bits_in_any_batch_with_any_threads
-    tests/encode/clsm/test_sides.py::test_threads_share_a_side
-    tests/encode/test_reranker.py::test_features_are_what_they_say
-    tests/encode/test_reranker.py::test_lexical_search_finds_the_highest_scores
-    tests/encode/binarizer/test_one_code.py::test_products_of_all_shapes
-    tests/encode/binarizer/test_one_code.py::test_the_nearest_rounding_is_the_best_of_all_steps
-    tests/encode/binarizer/test_refine.py::test_more_moves_are_never_worse_and_threads_change_nothing
-    tests/search/test_cpu.py::test_large_enough_to_sample
-    tests/lab/bench/test_bench_scan.py::test_read_sum_reads_everything
+# Those that use several threads: of each source that calls in_parallel, and of parts that threads of Python share. Not
+# those of mapping.cpp: it maps zeros under pages that other threads are reading, on purpose, and what these threads read
+# is not believed.
+declare -A threaded=(
+    [checksum]="tests/index/test_checksum.py::test_threads_agree"
+    [text]="tests/read/test_tokenizer.py::test_any_number_of_threads_gives_the_same_batch"
+    [batch]="tests/training/test_batches.py::test_an_epoch_holds_every_pair_once_in_any_number_of_threads"
+    [learn]="tests/training/test_optim.py::test_formula_and_untouched_rows"
+    [tower]="tests/encode/clsm/test_sides.py::test_same_bits_in_any_batch_with_any_threads
+        tests/encode/clsm/test_sides.py::test_threads_share_a_side"
+    [spelling]="tests/encode/test_reranker.py::test_features_are_what_they_say"
+    [lexical]="tests/encode/test_reranker.py::test_lexical_search_finds_the_highest_scores"
+    [product]="tests/encode/binarizer/test_one_code.py::test_products_of_all_shapes
+        tests/encode/binarizer/test_one_code.py::test_the_nearest_rounding_is_the_best_of_all_steps"
+    [refine]="tests/encode/binarizer/test_refine.py::test_more_moves_are_never_worse_and_threads_change_nothing"
+    [maxsim]="tests/index/test_maxsim.py::test_equal_to_numpy"
+    [scan_search]="tests/search/test_cpu.py::test_large_enough_to_sample
+        tests/search/test_cpu.py::test_threads_share_batches_of_wide_queries
+        tests/search/test_limits.py::test_filters_that_pass_few_beside_filters_that_pass_much"
+    [scan_bandwidth]="tests/lab/bench/test_bench_scan.py::test_read_sum_reads_everything"
 )
 # Left out: thousands of small searches, work that is torch's or Python's, and a limit on memory that the sanitisers exceed.
 left_out="not torch and not sizes and not worlds and not norms and not anything and not many_results"
@@ -56,7 +61,7 @@ for part in $(sed -n 's/^ *bind_\([a-z]*\)(m);.*/\1/p' src/rbegir/_native/module
     [[ ${tests[$part]:-} ]] || { echo "error: no tests are named for $part.cpp" >&2; exit 1; }
 done
 read -ra kernels <<<"$(printf '%s\n' ${tests[*]} | sort -u | tr '\n' ' ')"
-for test in "${kernels[@]}" "${threaded[@]}"; do
+for test in "${kernels[@]}" ${threaded[*]}; do
     [[ -f ${test%%::*} ]] || { echo "error: $test does not exist" >&2; exit 1; }
 done
 
@@ -88,5 +93,5 @@ PYTHON
 export UBSAN_OPTIONS=print_stacktrace=1 OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
 if (($#)); then chosen=("$@"); else chosen=("${kernels[@]}" -k "$left_out"); fi
 run address address,undefined,float-cast-overflow "libasan.so libubsan.so" "${chosen[@]}"
-if ((!$#)); then chosen=("${threaded[@]}"); fi
+if ((!$#)); then chosen=(${threaded[*]}); fi
 run thread thread libtsan.so "${chosen[@]}"

@@ -29,6 +29,14 @@ def test_every_part_of_the_module_is_sanitised() -> None:
     assert [part for part in parts if f"[{part}]=" not in SCRIPTS["sanitize.sh"]] == []
 
 
+def test_every_use_of_threads_is_sanitised() -> None:
+    sources = (ROOT / "src/rbegir/_native").glob("*.?pp")
+    users = {path.stem for path in sources if "in_parallel(" in path.read_text()} - {"parallel"}
+    assert len(users) > 8
+    listed = SCRIPTS["sanitize.sh"].partition("declare -A threaded=")[2].partition("\n)")[0]
+    assert [user for user in sorted(users) if f"[{user}]=" not in listed] == []
+
+
 @pytest.mark.parametrize(
     ("script", "packages"),
     [

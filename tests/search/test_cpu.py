@@ -208,6 +208,15 @@ def test_batches_of_wide_queries(isa: str, words: int, planes: int) -> None:
             assert_equal(parts, values[:batch], k, n, planes, isa)
 
 
+@every_isa(*EMULATED)
+@pytest.mark.parametrize(("n", "planes"), [(64, 3), (128, 2)])
+def test_threads_share_batches_of_wide_queries(isa: str, n: int, planes: int) -> None:
+    """Enough groups and queries that every thread gets a part of a batch that AVX-512 multiplies."""
+    rng = np.random.default_rng([n, planes])
+    parts = [partition(rng, 15_000, n, planes, distinct=500), partition(rng, 9_001, n, planes, keep=0.5)]
+    assert_equal(parts, wide_queries(rng, 37, n), 10, n, planes, isa, threads=3)
+
+
 @pytest.mark.parametrize("words", range(1, 17))
 @pytest.mark.parametrize("planes", [1, 2, 3, 4])
 def test_hard_worlds(words: int, planes: int) -> None:

@@ -23,6 +23,9 @@ def broken(slot: int) -> bool: ...
 # hash.cpp
 def hash_strings(offsets: npt.NDArray[np.int64], data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]: ...
 
+# masks.cpp
+def divide(numbers: npt.NDArray[np.int32], start: int, masks: list[npt.NDArray[np.uint64]]) -> None: ...
+
 # text.cpp
 VOCABULARY: int
 UNICODE_VERSION: str

@@ -7,6 +7,7 @@ void bind_isa(nb::module_ &m);       // isa.cpp: instruction sets of this CPU
 void bind_checksum(nb::module_ &m);  // checksum.cpp: CRC-32C
 void bind_mapping(nb::module_ &m);   // mapping.cpp: mapped files that are cut short
 void bind_hash(nb::module_ &m);      // hash.cpp: 64-bit hashes of ids
+void bind_masks(nb::module_ &m);     // masks.cpp: positions divided among masks
 void bind_text(nb::module_ &m);      // text.cpp: texts → words → tri-letter grams
 void bind_batch(nb::module_ &m);     // batch.cpp: training batches cut out of tokenised texts
 void bind_learn(nb::module_ &m);     // learn.cpp: parts of a training step
@@ -25,6 +26,7 @@ NB_MODULE(_core, m) {
     bind_checksum(m);
     bind_mapping(m);
     bind_hash(m);
+    bind_masks(m);
     bind_text(m);
     bind_batch(m);
     bind_learn(m);

@@ -9,6 +9,10 @@ the masks of recent textual filters, and repeating a filter costs nothing. A seg
 fit into KEPT_BYTES, and at least KEPT; the least recently used are evicted. An evicted mask is found as long
 as somebody else holds it.
 
+The queries of a batch often come with filters such as `user = 4711`, each with a value of its own.
+`found_together` reads their column once and divides its positions among the masks of all values, instead of
+comparing the whole column with each.
+
 Tests of texts and lists are slow, a hundred of them take minutes over a large index. `evaluation` therefore
 pauses before each block, whose size depends on the number of such tests, so that a block takes a fraction of
 a second. The caller decides whether and when to go on.
@@ -17,12 +21,13 @@ a second. The caller decides whether and when to go on.
 from __future__ import annotations
 
 import functools
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rbegir._native import _core
 from rbegir.base import masks
 from rbegir.base.arguments import sums_of_lists
 from rbegir.errors import FilterError
@@ -33,6 +38,7 @@ BLOCK_ROWS = 1 << 20  # rows evaluated at a time: whole words of a mask
 LEAST_ROWS = 1 << 14  # the same for a filter with many slow tests; Arrow prepares each test once per block
 KEPT, KEPT_BYTES = 16, 32 << 20  # masks kept per segment
 KEPT_MOST = 1024
+TOGETHER = 8  # values of a column that are worth looking for in one pass
 
 
 class Filter:
@@ -46,9 +52,11 @@ class Filter:
             self._expression = parser.parse()
             self._columns, self._item_tests = list(parser.named), parser.item_tests
             self._rows = max(LEAST_ROWS, BLOCK_ROWS // max(1, parser.slow_tests) // 64 * 64)
-            self._evaluate(_nothing({name: types[name] for name in self._columns}))
+            self.equality = parser.equality
+            if self.equality is None:  # the parser knows that this one can be evaluated
+                self._evaluate(_nothing({name: types[name] for name in self._columns}))
         elif isinstance(where, pc.Expression):
-            self._key = None
+            self._key = self.equality = None
             self._expression, self._item_tests, self._rows = where, {}, BLOCK_ROWS
             self._columns = self._named_columns()
         else:
@@ -69,18 +77,23 @@ class Filter:
 
     def evaluation(self, segment: Segment) -> Generator[None, None, masks.Mask]:
         """The same with a pause before each block. A mask that is known needs no block."""
-        mask = self._known(segment)
+        mask = self.known(segment)
         if mask is None:
             mask = masks.freeze((yield from self._evaluated(segment)))
+        self.keep(segment, mask)
+        return mask
+
+    def keep(self, segment: Segment, mask: masks.Mask) -> None:
+        """Cache what passes, if the filter is a text."""
         if self._key is not None:
             segment.filters.pop(self._key, None)
             segment.filters[self._key] = segment.masks[self._key] = mask
             room = min(max(KEPT, KEPT_BYTES // max(1, mask.nbytes)), KEPT_MOST)
             for old in list(segment.filters)[:-room]:
                 segment.filters.pop(old, None)
-        return mask
 
-    def _known(self, segment: Segment) -> masks.Mask | None:
+    def known(self, segment: Segment) -> masks.Mask | None:
+        """What passes, if it is cached or somebody holds it."""
         return None if self._key is None else segment.masks.get(self._key)
 
     def _evaluated(self, segment: Segment) -> Generator[None, None, masks.Mask]:
@@ -89,7 +102,7 @@ class Filter:
         mask = masks.empty(segment.count)
         for start in range(0, segment.count, self._rows):
             yield
-            if (known := self._known(segment)) is not None:  # somebody else was faster
+            if (known := self.known(segment)) is not None:  # somebody else was faster
                 return known
             size = min(self._rows, segment.count - start)
             arrays = [
@@ -142,6 +155,37 @@ class Filter:
             raise FilterError(f"where must be true or false per keyword, but it gives {result.type}")
         flags = result.fill_null(False).combine_chunks()
         return masks.from_bytes(np.frombuffer(flags.buffers()[1] or b"", np.uint8), flags.offset, len(flags))
+
+
+def found_together(filters: Iterable[Filter], segments: Sequence[Segment]) -> Iterator[masks.Mask | None]:
+    """Find in one pass what passes those of the filters that look for a value each in the same column, if
+    many of them are not known. Pauses with None before each block, and with each mask: the filters know it as
+    long as the caller holds it."""
+    columns: dict[str, list[Filter]] = {}
+    for one in filters:
+        if one.equality is not None:
+            columns.setdefault(one.equality.column, []).append(one)
+    for alike in columns.values():
+        for segment in segments:
+            if sum(one.known(segment) is None for one in alike) >= TOGETHER:
+                yield from _divided(alike, segment)
+
+
+def _divided(filters: Sequence[Filter], segment: Segment) -> Iterator[masks.Mask | None]:
+    """Find what passes each of these filters, which look for values in one column."""
+    tests = [one.equality for one in filters if one.equality is not None]
+    values = pa.array([test.value.as_py() for test in tests], tests[0].value.type).dictionary_encode()
+    found = [masks.empty(segment.count) for _ in values.dictionary]
+    if tests[0].column in {"id", *segment.types}:  # otherwise all its values are null
+        column = segment.whole(tests[0].column)
+        for start in range(0, segment.count, BLOCK_ROWS):
+            yield None
+            block = column.slice(start, BLOCK_ROWS).cast(values.type.value_type)
+            numbers = pc.index_in(block, value_set=values.dictionary).fill_null(-1)
+            _core.divide(numbers.to_numpy(), start, found)
+    for one, number in zip(filters, values.indices.to_pylist(), strict=True):
+        one.keep(segment, masks.freeze(found[number]))
+        yield found[number]
 
 
 @functools.lru_cache(KEPT_MOST)

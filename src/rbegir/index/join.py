@@ -134,8 +134,9 @@ class Join:
 
     def batches(self, backend: Backend, first: int = 0) -> Iterator[Iterator[pa.RecordBatch]]:
         """The pairs of each batch of queries, beginning with batch number `first`."""
-        where = [] if self.where is None else [Filter.of(self.where, self.keywords.types())]
-        numbers, partitions = self.keywords.candidates(self.keywords.passes(where, None, None))
+        where = None if self.where is None else Filter.of(self.where, self.keywords.types())
+        passing = None if where is None else [where.passing(one.segment) for one in self.keywords.segments]
+        numbers, partitions = self.keywords.candidates(passing)
 
         def search(values: Values, k: int) -> Candidates:
             return backend.search(partitions, values, k) if partitions else Candidates.none(len(values))

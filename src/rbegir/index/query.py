@@ -4,6 +4,7 @@ The scan reads only codes and masks. Ids, texts and attributes are read by posit
 their cost does not depend on the size of the index.
 """
 
+import itertools
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -22,7 +23,7 @@ from rbegir.encode.encoder import Encoder, decoder, key_scores, takes_vectors
 from rbegir.encode.reranker import Reranker
 from rbegir.errors import InputError, MismatchError, describe
 from rbegir.index.columns import check_item
-from rbegir.index.filter import Filter
+from rbegir.index.filter import Filter, found_together
 from rbegir.index.manifest import Manifest
 from rbegir.index.snapshot import Snapshot
 from rbegir.index.tenant import TenantSnapshot, within
@@ -259,11 +260,17 @@ class Scope(NamedTuple):
 
 def scope(snapshot: Snapshot, request: SearchRequest, queries: int) -> Scope:
     """The scope of a request with this many queries. Equal filters are evaluated once."""
-    numbers = np.full(queries, -1)
+    numbers, different = np.full(queries, -1), different_filters(request, queries)
+    known = []  # held until the filters have been evaluated, so that these masks are not made again
+    for step in together(snapshot, different):
+        if step is None and not _waiting(range(queries)):
+            break
+        known.append(step)
     masks: list[list[Mask | None]] = []
-    for filters, having in different_filters(request, queries):
+    for filters, having in different:
         numbers[having] = len(masks)
         masks.append(_passing(snapshot, filters, having))
+    del known
     if len(masks) == 1 and np.all(numbers == 0):
         return Scope(*snapshot.candidates(masks[0]), np.full(queries, -1))
     segments, parts = snapshot.candidates()
@@ -287,15 +294,25 @@ def different_filters(request: SearchRequest, queries: int) -> list[tuple[QueryF
     return list(known.values())
 
 
+def together(
+    snapshot: Snapshot, different: Sequence[tuple[QueryFilters, list[int]]]
+) -> Iterator[Mask | None]:
+    """Evaluate alike filters in one pass, with the steps of `evaluation`, which then knows their masks."""
+    bound = itertools.chain.from_iterable(_bound(snapshot, filters) for filters, _ in different)
+    return found_together(bound, [one.segment for one in snapshot.segments])
+
+
+def _bound(snapshot: Snapshot, filters: QueryFilters) -> list[Filter]:
+    where, must = cast(tuple[Where, str | None], (filters["where"], filters["must"]))
+    quoted = None if must is None else must.replace("'", "''")
+    wheres, types = [where, None if quoted is None else f"contains(text, '{quoted}')"], snapshot.types()
+    return [Filter.of(one, types) for one in wheres if one is not None]
+
+
 def evaluation(snapshot: Snapshot, filters: QueryFilters) -> Generator[Mask | None, None, list[Mask | None]]:
     """What passes filters in each segment, None: everything. Each step ends before a block of keywords or,
     with the mask, when a filter is known of a segment. Masks that the caller holds need not be made again."""
-    where, must = cast(tuple[Where, str | None], (filters["where"], filters["must"]))
-    quoted = None if must is None else must.replace("'", "''")
-    wheres = [where, None if quoted is None else f"contains(text, '{quoted}')"]
-    types = snapshot.types()
-    bound = [Filter.of(one, types) for one in wheres if one is not None]
-    found = snapshot.named(filters["allow"], filters["deny"])
+    bound, found = _bound(snapshot, filters), snapshot.named(filters["allow"], filters["deny"])
     for each in bound:
         for number, one in enumerate(snapshot.segments):
             before = found[number]
@@ -308,15 +325,21 @@ def evaluation(snapshot: Snapshot, filters: QueryFilters) -> Generator[Mask | No
 
 def _passing(snapshot: Snapshot, filters: QueryFilters, having: Sequence[int]) -> list[Mask | None]:
     """What passes the filters of some queries in each segment: nothing if no one waits for those queries."""
-    awaited, steps = _awaited.get(), evaluation(snapshot, filters)
+    steps = evaluation(snapshot, filters)
     while True:
         try:
             step = next(steps)
         except StopIteration as end:
             passing: list[Mask | None] = end.value
             return passing
-        if step is None and awaited is not None and not any(map(awaited, having)):
+        if step is None and not _waiting(having):
             return [empty(one.entry.count) for one in snapshot.segments]
+
+
+def _waiting(queries: Sequence[int]) -> bool:
+    """Whether somebody waits for one of these queries."""
+    awaited = _awaited.get()
+    return awaited is None or any(map(awaited, queries))
 
 
 def asked(

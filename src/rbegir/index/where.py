@@ -80,8 +80,16 @@ class _Value(NamedTuple):
     at: int
 
 
+class Equality(NamedTuple):
+    """A test of a column of whole numbers or of texts for one value."""
+
+    expression: pc.Expression
+    column: str
+    value: pa.Scalar
+
+
 class Parser:
-    """Parses one filter over columns of these types; `parse` fills `named` and `item_tests`."""
+    """Parses one filter over columns of these types; `parse` fills the attributes."""
 
     def __init__(self, text: str, types: Mapping[str, pa.DataType]) -> None:
         self._text = text
@@ -95,6 +103,7 @@ class Parser:
         self.named: dict[str, None] = {}  # columns, in the order of the text
         # tests of lists, for which Arrow has no expression: name of the result → column, wanted items
         self.item_tests: dict[str, tuple[str, pa.Array]] = {}
+        self.equality: Equality | None = None  # if the filter is nothing else
         self.slow_tests = 0  # of texts for words or a pattern, and of lists; a phrase counts once per word
         # tests for one word, by the id of their expression, which is kept so that no other gets its id
         self._word_tests: dict[int, tuple[pc.Expression, str, str]] = {}
@@ -105,6 +114,8 @@ class Parser:
         found = self._any()
         if self._peek().kind != "end":
             self._fail(f"expected and, or, or the end, found {self._shown(self._peek())}", self._peek().at)
+        if self.equality is not None and self.equality.expression is not found:
+            self.equality = None  # it is only a part
         return found
 
     def _any(self) -> pc.Expression:
@@ -275,7 +286,10 @@ class Parser:
         field = pc.field(column.name)
         scalar = self._scalar(column, value)
         if isinstance(scalar, pa.Scalar):
-            return getattr(field, _COMPARE[op])(pc.scalar(scalar))
+            found: pc.Expression = getattr(field, _COMPARE[op])(pc.scalar(scalar))
+            if op == "=" and (pa.types.is_integer(scalar.type) or pa.types.is_string(scalar.type)):
+                self.equality = Equality(found, column.name, scalar)
+            return found
         below, above = scalar  # the neighbours of a number that the column cannot hold, None if out of range
         if op in ("=", "!="):
             return field == field if op == "!=" else field != field  # always or never, except for null

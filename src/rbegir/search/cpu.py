@@ -22,7 +22,8 @@ from rbegir.search.partition import Candidates, Int64s, Limits, Partition, Value
 MAX_THREADS = 1024
 FILTERED = 8  # queries per filter that are worth a scan of what the filter passes …
 ALONE = 2  # … and so are so few queries
-# slow: the AVX-512 kernels of the scan in plain C++, to test them on any CPU; MaxSim's are then the portable ones
+# slow: the AVX-512 kernels of the scan in plain C++, to test them on any CPU
+# (MaxSim then takes the portable ones)
 EMULATED = ("avx512-emulated", "avx512bw-emulated")
 
 

@@ -40,7 +40,7 @@ import numpy.typing as npt
 from rbegir.base.masks import Mask
 from rbegir.codes.planes import Codes
 from rbegir.errors import InputError, MismatchError, RbegirError
-from rbegir.index.query import different_filters, evaluation, for_awaited, watching, weighing
+from rbegir.index.query import different_filters, evaluation, for_awaited, together, watching, weighing
 from rbegir.index.store import Index
 from rbegir.index.tenant import within
 from rbegir.search.hits import Hits, cut
@@ -226,7 +226,9 @@ class FilterQueue(BatchLoop[_Evaluation, _Evaluation]):
         for _ in range(2):
             if isinstance(self._index, Index):  # the shards of a cluster evaluate filters themselves
                 state = within(self._index.snapshot, request.tenant)
-                for filters, _ in different_filters(request, queries):
+                different = different_filters(request, queries)
+                yield from together(state, different)
+                for filters, _ in different:
                     yield from evaluation(state, filters)
 
 
