@@ -217,20 +217,31 @@ def test_lexical_search_finds_the_highest_scores(spelling: Spelling, reference: 
         assert order == list(range(len(there)))  # ties by row
 
 
-def test_a_text_scores_alike_however_texts_are_grouped(spelling: Spelling) -> None:
-    whole, limit = spelling.lexical_index(TEXTS), 40
+@pytest.mark.parametrize(("count", "size"), [(len(TEXTS), 77), (2 * 65536 + 1, 40_000), (65536, 65535)])
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_text_scores_alike_however_texts_are_grouped(
+    spelling: Spelling, count: int, size: int, masked: bool
+) -> None:
+    """Texts are scored 65,536 at a time, whatever part of all texts they are."""
+    texts, limit = (TEXTS * (count // len(TEXTS) + 1))[:count], 40
+    draw = np.random.default_rng(count)
+    best = np.argsort(draw.random(count))[:100]
+    allowed = np.isin(np.arange(count), best) if masked else np.ones(count, bool)
 
-    def search(texts: list[str], start: int) -> WordHits:
+    def search(first: int, last: int) -> WordHits:
         rows, scores = np.empty((len(QUERIES), limit), np.int64), np.empty((len(QUERIES), limit), np.float32)
-        spelling.lexical_index(texts).search(text_views(QUERIES), None, rows, scores, 1)
-        return WordHits(np.where(rows < 0, -1, rows + start), scores, rows)
+        mask = masks.from_bools(allowed[first:last]) if masked else None
+        spelling.lexical_index(texts[first:last]).search(text_views(QUERIES), mask, rows, scores, 1)
+        return WordHits(np.where(rows < 0, -1, rows + first), scores, rows)
 
-    parts = [search(TEXTS[start : start + 77], start) for start in range(0, len(TEXTS), 77)]
-    merged = merge_words(parts, limit)
-    rows, scores = np.empty((len(QUERIES), limit), np.int64), np.empty((len(QUERIES), limit), np.float32)
-    whole.search(text_views(QUERIES), None, rows, scores, 1)
-    np.testing.assert_array_equal(merged.positions, rows)
-    np.testing.assert_array_equal(merged.scores[rows >= 0], scores[rows >= 0])
+    merged = merge_words([search(first, min(first + size, count)) for first in range(0, count, size)], limit)
+    whole = search(0, count)
+    np.testing.assert_array_equal(merged.positions, whole.positions)
+    found = whole.positions >= 0
+    np.testing.assert_array_equal(merged.scores[found], whole.scores[found])
+    if masked:
+        assert set(whole.positions[found]) <= set(best)
+        assert whole.positions.max() > min(count - 1, 65536) * 0.9  # beyond the first texts
 
 
 def test_masked_texts_are_not_found(spelling: Spelling) -> None:

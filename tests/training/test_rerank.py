@@ -95,11 +95,11 @@ def test_a_fit_draws_from_the_whole_of_the_held_out_pairs(
     collect = rerank.collect
     monkeypatch.setattr(rerank, "collect", lambda search, pairs, texts: (
         seen.append(pairs), collect(search, pairs, texts))[1])  # fmt: skip
-    model, texts, held = make_model(tmp_path / "model", TEXTS[:100]), pa.array(TEXTS[:1000]), pairs_of(TEXTS[:1000])
-    weighted = held.append_column("weight", pa.array([1.0] * 1000)).cast(PairStream.schema)
+    model, texts = make_model(tmp_path / "model", TEXTS[:100]), TEXTS[:1000]
+    held = pairs_of(texts).append_column("weight", pa.array([1.0] * 1000)).cast(PairStream.schema)
     assert model.reranker is not None
     for seed in (0, 0, 1):
-        fit_reranker(model, model.reranker.guide, texts, weighted, seed)
+        fit_reranker(model, model.reranker.guide, pa.array(texts), held, seed)
     places = [[TEXTS.index(text) for text in table["keyword"].to_pylist()] for table in seen]
     assert len(set(places[0])) == 200 == 2 * rerank.QUERIES
     assert 400 < np.mean(places[0]) < 600

@@ -98,31 +98,38 @@ public:
     }
 
 private:
+    static constexpr uint32_t BLOCK = 1 << 16;  // texts voted for at a time: their votes stay in a core's cache
+
     struct Vote {
         float sum = 0;
         uint32_t word = 0;  // the last word of the query that voted, counted from 1
     };
+    // A word alike to a word of the query, with its texts that are still to come.
+    struct Voter {
+        const uint32_t *next, *end;
+        float weight;
+        uint32_t word;  // of the query, counted from 1
+    };
     struct Work {
         Text query;
-        std::vector<Vote> votes;            // by text; all zero between queries
-        std::vector<uint32_t> touched;      // texts with a vote
+        std::vector<Vote> votes;            // by text of a block; all zero between blocks
+        std::vector<uint32_t> touched;      // texts of a block with a vote
+        std::vector<Voter> voters;
         std::vector<uint16_t> common;       // grams shared with the query word, by word; all zero between words
         std::vector<uint32_t> near;         // words that share any
         std::vector<std::pair<float, uint32_t>> alike;
         std::vector<std::pair<float, uint32_t>> order;
-        explicit Work(const LexicalIndex &index) : votes(index.size()), common(index.set_sizes_.size()) {}
+        explicit Work(const LexicalIndex &index)
+            : votes(std::min<size_t>(index.size(), BLOCK)), common(index.set_sizes_.size()) {}
     };
 
     void best(Work &work, const uint64_t *allowed, size_t limit, int64_t *rows, float *scores) const {
-        work.touched.clear();
+        work.voters.clear();
         for (size_t i = 0; i < work.query.words.size(); ++i)
-            if (work.query.is_first(i)) vote(work, i, allowed);
+            if (work.query.is_first(i)) add_voters(work, i);
         auto &order = work.order;
         order.clear();
-        for (uint32_t text : work.touched) {
-            order.emplace_back(work.votes[text].sum * factors_[text], text);
-            work.votes[text] = Vote();
-        }
+        for (size_t first = 0; first < size(); first += BLOCK) vote(work, allowed, uint32_t(first));
         auto before = [](const auto &a, const auto &b) { return a.first > b.first || (a.first == b.first && a.second < b.second); };
         size_t count = std::min(limit, order.size());
         if (count < order.size()) std::nth_element(order.begin(), order.begin() + ptrdiff_t(count), order.end(), before);
@@ -133,7 +140,8 @@ private:
         }
     }
 
-    void vote(Work &work, size_t i, const uint64_t *allowed) const {
+    // The words alike to word i of the query, the most alike first.
+    void add_voters(Work &work, size_t i) const {
         const Word &word = work.query.words[i];
         work.near.clear();
         for (uint32_t at = word.first; at < word.last; ++at) {
@@ -149,14 +157,27 @@ private:
         }
         std::sort(work.alike.begin(), work.alike.end(), [](const auto &a, const auto &b) { return a.first > b.first; });
         for (auto [degree, other] : work.alike)
-            for (const uint32_t *p = texts_->begin(other); p < texts_->end(other); ++p) {
-                if (allowed && !(allowed[*p >> 6] >> (*p & 63) & 1)) continue;
-                Vote &votes = work.votes[*p];
-                if (votes.word == i + 1) continue;
-                if (!votes.word) work.touched.push_back(*p);
-                votes.word = uint32_t(i + 1);
-                votes.sum += word.idf * degree;
+            work.voters.push_back({texts_->begin(other), texts_->end(other), word.idf * degree, uint32_t(i + 1)});
+    }
+
+    // Add the scores of a block's texts to work.order. Every word of the query votes once for a text.
+    void vote(Work &work, const uint64_t *allowed, uint32_t first) const {
+        const size_t last = size_t(first) + BLOCK;
+        work.touched.clear();
+        for (Voter &voter : work.voters)
+            for (; voter.next < voter.end && *voter.next < last; ++voter.next) {
+                const uint32_t text = *voter.next;
+                if (allowed && !(allowed[text >> 6] >> (text & 63) & 1)) continue;
+                Vote &votes = work.votes[text - first];
+                if (votes.word == voter.word) continue;
+                if (!votes.word) work.touched.push_back(text);
+                votes.word = voter.word;
+                votes.sum += voter.weight;
             }
+        for (uint32_t text : work.touched) {
+            work.order.emplace_back(work.votes[text - first].sum * factors_[text], text);
+            work.votes[text - first] = Vote();
+        }
     }
 
     Weights weights_;
