@@ -224,6 +224,35 @@ def test_bytes_choose_the_shape_that_finds_the_most() -> None:
     assert rbegir.Binarizer(n=64, bytes=16, moves=5, rounds=1).fit(flat).keyword_planes == 2
 
 
+def test_shapes_that_are_close_are_compared_as_they_would_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With few rows and one round, one plane finds more; with all of them two planes do."""
+    rng = np.random.default_rng(0)
+    vectors = rng.standard_normal((3000, 64)).astype(np.float32) * np.arange(1, 65, dtype=np.float32) ** -0.3
+    monkeypatch.setattr("rbegir.encode.binarizer.binarizer.TRIAL_ROWS", 1000)
+    monkeypatch.setattr("rbegir.encode.binarizer.binarizer.TRIAL_ROUNDS", 1)
+    found: dict[tuple[int, bool], float] = {}
+    for rows, rounds in ((1000, 1), (3000, 3)):
+        for n, planes in ((64, 2), (128, 1)):
+            one = rbegir.Binarizer(n=n, keyword_planes=planes, moves=30, rounds=rounds)
+            found[n, rows == 1000] = one.fit(vectors[:rows]).expected["recall@10"]
+    assert found[128, True] > found[64, True] + 0.01
+    assert found[128, False] < found[64, False]
+    chosen = rbegir.Binarizer(bytes=16, moves=30, rounds=3).fit(vectors)
+    assert (chosen.n, chosen.keyword_planes) == (64, 2)
+    assert chosen.expected["recall@10"] == found[64, False]
+
+
+def test_progress_is_that_of_all_the_work() -> None:
+    rng = np.random.default_rng(0)
+    digits, few = {"n": 64, "keyword_planes": 4}, rng.standard_normal((700, 12))
+    for params in ({"bytes": 16}, digits, {"metric": "l2"}, {}):
+        shares: list[float] = []
+        rbegir.Binarizer(moves=5, rounds=3, **params).fit(few, notify=shares.append)
+        assert shares == sorted(shares)
+        assert 0 < shares[0] < 0.4
+        assert shares[-1] == pytest.approx(1)
+
+
 def test_chosen_shapes_are_stored(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     binarizer = rbegir.Binarizer(bytes=16, moves=30, rounds=3).fit(rng.standard_normal((3000, 64)))
