@@ -44,8 +44,10 @@ from rbegir.errors import CorruptError, InputError, whole_number
 
 KIND = DirectoryKind(
     format="rbegir-binarizer",
-    version=3,  # 1 has no tensor `along`, 2 none of `Scoring`; both know only the cosine
-    older=(1, 2),
+    # 1 has no tensor `along`, 2 none of `Scoring`; both know only the cosine. 3 has no setting `effort`, and
+    # its first readers do not know `steps`
+    version=4,
+    older=(1, 2, 3),
     noun="binarizer",
     article="a binarizer",
     find="pass the directory that Binarizer.save wrote",
