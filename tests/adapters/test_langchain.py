@@ -63,6 +63,15 @@ def contents(found: list[Document]) -> list[str]:
     return [document.page_content for document in found]
 
 
+def test_bytes_choose_the_codes() -> None:
+    store = RbegirVectorStore.from_texts(STOCK, Words(), bytes=8)
+    assert (store.index.info()["bytes_per_keyword"], store.index.model.bytes) == (8, 8)
+    with pytest.raises(InputError, match="no code takes 13 bytes"):
+        RbegirVectorStore(embedding=Words(), bytes=13)
+    with pytest.raises(InputError, match="index and bytes cannot both be given"):
+        RbegirVectorStore(store.index, Words(), bytes=8)
+
+
 def test_any_embedding_of_langchain(tmp_path: Path) -> None:
     documents = [Document(page_content=text, metadata={"tea": "tea" in text}, id=text) for text in STOCK]
     store = RbegirVectorStore.from_documents(documents, Words(), path=tmp_path / "stock.rbe")

@@ -68,6 +68,16 @@ def test_a_binarizer_that_is_there(tmp_path: Path, vectors: Array) -> None:
         assert index.codes(np.arange(700)) == binarizer.encode_keywords(vectors)
 
 
+def test_bytes_choose_the_codes(tmp_path: Path, vectors: Array) -> None:
+    file, out = written(tmp_path / "v.fvecs", vectors), tmp_path / "v.rbe"
+    done = rbegir("index", "build", file, "--out", out, "--bytes", 16, "--json")
+    assert (done.status, done.json["bytes_per_keyword"]) == (0, 16)
+    chosen = Binarizer(40, bytes=16).fit(vectors)
+    with Index.open(out) as index:
+        assert index.model.fingerprint == chosen.fingerprint
+        assert (index.model.n, index.model.keyword_planes) == (chosen.n, chosen.keyword_planes)
+
+
 def test_a_column_of_vectors(tmp_path: Path, vectors: Array) -> None:
     columns = {
         "id": [f"p{i}" for i in range(700)],
@@ -110,6 +120,10 @@ def test_what_is_refused(tmp_path: Path, vectors: Array, model: Path) -> None:
         ((binarizer, file, "--metric", "l2"), "are for a Binarizer that is fitted"),
         ((file, "--metric", "far"), "metric must be one of cosine, ip, l2, got 'far'"),
         ((model, texts, "--metric", "l2"), "--metric is for vectors"),
+        ((model, texts, "--bytes", 16), "--bytes belong to --encoder and to vectors"),
+        ((file, "--bytes", 13), "no code takes 13 bytes"),
+        ((binarizer, file, "--bytes", 16), "--bytes and --metric are for a Binarizer that is fitted"),
+        ((file, "--bytes", 16, "--keyword-planes", 2), "--keyword-planes and --bytes cannot both be given"),
         (("--encoder", "some", file), "vectors are encoded by a Binarizer"),
         ((model, file), "is not the config of a binarizer"),
         ((model, binarizer, file), "expected MODEL and TEXTS"),

@@ -1,7 +1,7 @@
-"""Writes the golden index of the current format version: python -m tests.golden.make DIRECTORY
+"""Writes the golden index and Binarizers of the current versions: python -m tests.golden.make DIRECTORY
 
-A golden index is committed once for each version of the format and never changed: every later rbegir must
-open it and find in it what was found when it was made.
+Golden files are committed once for each version of the format and never changed: every later rbegir must
+open them and find in them what was found when they were made.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from rbegir.codes.planes import Codes
+from rbegir.codes.score import keys
+from rbegir.encode.binarizer.binarizer import KIND, Binarizer
 from rbegir.index.format import VERSION
 from rbegir.index.store import Index
 
@@ -70,9 +72,34 @@ def answers(path: Path) -> dict[str, Any]:
         return loaded
 
 
+def binarized_vectors() -> np.ndarray:
+    """The vectors [600, 6] that golden Binarizers were fitted to; the first eight are encoded in answers."""
+    vectors = np.random.default_rng(5).standard_normal((600, 6)).astype(np.float32)
+    return vectors * np.geomspace(2, 0.2, 6).astype(np.float32) + np.float32(0.3)
+
+
+def make_binarizer(path: Path, **params: Any) -> None:
+    """A fitted Binarizer, and the codes and scores that it must give for ever."""
+    vectors = binarized_vectors()
+    binarizer = Binarizer(rounds=2, **params).fit(vectors)
+    binarizer.save(path)
+    coded = binarizer.encode_keywords(vectors[:8]), binarizer.encode_queries(vectors[:8])
+    values = coded[1].values()
+    found = {
+        "fingerprint": binarizer.fingerprint,
+        "keywords": coded[0].planes[:, :, 0].tolist(),
+        "queries": coded[1].planes[:, :, 0].tolist(),
+        "scores": binarizer.key_scores(values)(keys(values, coded[0])).tolist(),
+    }
+    (path / "answers.json").write_text(json.dumps(found) + "\n")
+
+
 if __name__ == "__main__":
     target = Path(sys.argv[1])
     make(target / f"v{VERSION}.rbe")
     (target / f"v{VERSION}.rbe" / "LOCK").unlink()
     expected = json.dumps(answers(target / f"v{VERSION}.rbe"), indent=1, ensure_ascii=False)
     (target / f"v{VERSION}.json").write_text(expected + "\n", encoding="utf-8")
+    version = f"binarizer-v{KIND.version}"
+    make_binarizer(target / f"{version}-digits", n=64, keyword_planes=2, moves=0)
+    make_binarizer(target / f"{version}-bytes", bytes=8, effort="fast")

@@ -36,7 +36,8 @@ class RbegirVectorStore(VectorStore):
     """Documents in an `rbegir.Index` or behind an `rbegir.Client`.
 
     With an `embedding` the index is one that was made with a Binarizer; without `index` it is made when the
-    first texts are added, at `path` or in a temporary directory.
+    first texts are added, at `path` or in a temporary directory, with `bytes` per text (by default the
+    Binarizer's).
     """
 
     def __init__(
@@ -45,9 +46,10 @@ class RbegirVectorStore(VectorStore):
         embedding: Embeddings | None = None,
         *,
         path: str | Path | None = None,
+        bytes: int | None = None,
     ) -> None:
         self._embedding = embedding
-        self._documents = Documents(index, path)
+        self._documents = Documents(index, path, bytes=bytes)
         if embedding is None and index is None:
             raise InputError(
                 "index must be given: an rbegir.Index or an rbegir.Client",
@@ -81,10 +83,11 @@ class RbegirVectorStore(VectorStore):
         ids: list[str] | None = None,
         index: Index | Client | None = None,
         path: str | Path | None = None,
+        bytes: int | None = None,
         **kwargs: Any,
     ) -> RbegirVectorStore:
         """Texts added to `index`, or to a new one at `path`, and the store over it."""
-        store = cls(index, embedding, path=path)
+        store = cls(index, embedding, path=path, bytes=bytes)
         store.add_texts(texts, metadatas, ids=ids, **kwargs)
         return store
 

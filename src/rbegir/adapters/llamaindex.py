@@ -52,15 +52,17 @@ class RbegirVectorStore(BasePydanticVectorStore):
     """Nodes in an `rbegir.Index` or behind an `rbegir.Client`.
 
     Without `index` one is made when the first nodes are added, at `path` or in a temporary directory, and a
-    Binarizer is fitted to their embeddings.
+    Binarizer is fitted to their embeddings, with `bytes` per node if that is given.
     """
 
     stores_text: bool = True
     is_embedding_query: bool = False
     _documents: Documents = PrivateAttr()
 
-    def __init__(self, index: Any = None, *, path: str | Path | None = None) -> None:
-        documents = Documents(index, path)
+    def __init__(
+        self, index: Any = None, *, path: str | Path | None = None, bytes: int | None = None
+    ) -> None:
+        documents = Documents(index, path, bytes=bytes)
         super().__init__(stores_text=True, is_embedding_query=documents.embedded)
         self._documents = documents
 

@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rbegir.base.arguments import RESERVED
-from rbegir.encode.binarizer.binarizer import Binarizer
+from rbegir.encode.binarizer.binarizer import Binarizer, shapes
 from rbegir.encode.encoder import takes_vectors
 from rbegir.errors import FilterError, InputError
 from rbegir.index.store import Index
@@ -43,14 +43,22 @@ class Documents:
 
     They are found by texts, or if they are `embedded` by the vectors of an embedding model: then the index is
     one of a Binarizer, or None until the first documents are added. It is made at `path`, or where that is
-    None in a temporary directory that lives as long as this object.
+    None in a temporary directory that lives as long as this object. `bytes` is what a vector may take in it.
     """
 
-    def __init__(self, index: Any = None, path: str | Path | None = None) -> None:
+    def __init__(
+        self, index: Any = None, path: str | Path | None = None, *, bytes: int | None = None
+    ) -> None:
         self.embedded = index is None or (isinstance(index, Index) and takes_vectors(index.model))
         if self.embedded and index is not None and path is not None:
             raise InputError("index and path cannot both be given", hint="path is where a new index is made")
-        self.index, self._path = index, path
+        if bytes is not None:
+            if index is not None:
+                raise InputError(
+                    "index and bytes cannot both be given", hint="bytes is for an index that is made"
+                )
+            shapes(bytes)  # refuses what no code takes before anything is added
+        self.index, self._path, self._bytes = index, path, bytes
 
     def add(
         self, texts: list[str], ids: list[Any], metadata: list[Metadata], embed: Callable[[], Any]
@@ -66,7 +74,7 @@ class Documents:
                 folder = tempfile.mkdtemp(prefix="rbegir-")
                 weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
                 self._path = Path(folder) / "documents.rbe"
-            self.index = Index.create(self._path, fitted(vectors), id_type="string")
+            self.index = Index.create(self._path, fitted(vectors, self._bytes), id_type="string")
         codes = self.index.model.encode_keywords(vectors)
         self.index.add_codes(codes, ids, attributes, texts=texts, upsert=True)
 
@@ -144,8 +152,8 @@ def as_vectors(given: Any) -> npt.NDArray[np.float32]:
         raise InputError("embeddings must be lists of numbers of one length") from None
 
 
-def fitted(vectors: npt.NDArray[np.float32]) -> Binarizer:
-    """A Binarizer for vectors like these.
+def fitted(vectors: npt.NDArray[np.float32], bytes: int | None = None) -> Binarizer:
+    """A Binarizer for vectors like these, with codes of so many bytes.
 
     A few vectors say nothing about the directions that later ones take, and codes fitted to them alone would
     lose those directions. So fewer than FIT_ROWS are completed by random vectors of the same length.
@@ -155,7 +163,7 @@ def fitted(vectors: npt.NDArray[np.float32]) -> Binarizer:
         random = np.random.default_rng(0).standard_normal((missing, vectors.shape[1])).astype(np.float32)
         length = np.linalg.norm(vectors, axis=1).mean() / np.sqrt(vectors.shape[1])
         vectors = np.concatenate([vectors, random * length])
-    return Binarizer().fit(vectors)
+    return Binarizer(bytes=bytes).fit(vectors)
 
 
 def pack(metadata: Mapping[str, Any]) -> Metadata:

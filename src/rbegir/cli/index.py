@@ -53,6 +53,12 @@ def build(
     keyword_planes: int | None = option(
         None, "With --encoder or vectors: bits per dimension.", show_default="2"
     ),
+    code_bytes: int | None = option(
+        None,
+        "With --encoder or vectors: bytes per keyword. Fitting chooses the bits per dimension, and the "
+        "dimension if --n is not given.",
+        "--bytes",
+    ),
     text_column: str = options.TEXT_COLUMN,
     id_column: str = options.ID_COLUMN,
     id_type: str | None = options.ID_TYPE,
@@ -83,6 +89,16 @@ def build(
         raise InputError("vectors are encoded by a Binarizer", hint="leave out --encoder and --cluster")
     if metric is not None and not vectors:
         raise InputError("--metric is for vectors", hint="a model has its own")
+    shape = {"n": n, "keyword_planes": keyword_planes, "bytes": code_bytes}
+    shape = {name: value for name, value in shape.items() if value is not None}
+    if shape and not vectors and not encoder:
+        raise InputError(
+            "--n, --keyword-planes and --bytes belong to --encoder and to vectors", hint="a model has its own"
+        )
+    if {"keyword_planes", "bytes"} <= shape.keys():
+        raise InputError(
+            "--keyword-planes and --bytes cannot both be given", hint="--bytes chooses the bits per dimension"
+        )
     made_with: Any = {"tenant": tenant, "overwrite": overwrite, "segment_rows": segment_rows}
     if cluster is not None:
         if encoder:
@@ -109,12 +125,10 @@ def build(
     names = {"text_column": text_column, "id_column": id_column, "columns": options.names_in(columns)}
     stream = _stream(sources[-1], vector_column, strict, id_type=_id_type(id_type), **names)
     if vectors:
-        model: Encoder = _vector_encoder(sources, stream, n, keyword_planes, metric)
+        model: Encoder = _vector_encoder(sources, stream, shape, metric)
     elif encoder:
-        model = _sentence_encoder(encoder, stream, n, keyword_planes)
+        model = _sentence_encoder(encoder, stream, shape)
     else:
-        if n is not None or keyword_planes is not None:
-            raise InputError("--n and --keyword-planes belong to --encoder", hint="a model has its own")
         model = rbegir.Model.load(sources[0])
     with rbegir.Index.build(out, model, stream, upsert=upsert, **made_with) as index:
         _tell_skipped(stream)
@@ -355,22 +369,23 @@ def migrate(
         print("the keywords left have no stored text to encode", file=sys.stderr)
 
 
-def _sentence_encoder(name: str, stream: TextStream, n: int | None, keyword_planes: int | None) -> Encoder:
+def _sentence_encoder(name: str, stream: TextStream, shape: dict[str, int]) -> Encoder:
     """A sentence-transformers model; without an RBE head it gets a Binarizer fitted on the first texts."""
     from rbegir.encode.sentence.encoder import FIT_TEXTS, SentenceEncoder
 
     encoder = SentenceEncoder.load(name)
     if encoder.head is not None:
-        if n is not None or keyword_planes is not None:
+        if shape:
             raise InputError(
-                "--n and --keyword-planes are for encoders without an RBE head, this one has its own",
+                "--n, --keyword-planes and --bytes are for encoders without an RBE head, "
+                "this one has its own",
                 hint="leave them out",
             )
         return encoder
     seen = options.take_texts(stream, FIT_TEXTS)
     print(f"fitting codes to {len(seen):,} texts", file=sys.stderr)
     with options.bar("fitting codes") as show:
-        return encoder.fit(seen, n=n, keyword_planes=keyword_planes or 2, notify=show)
+        return encoder.fit(seen, notify=show, **shape)
 
 
 def _are_vectors(path: Path, vector_column: str | None) -> bool:
@@ -379,20 +394,20 @@ def _are_vectors(path: Path, vector_column: str | None) -> bool:
 
 
 def _vector_encoder(
-    sources: list[Path], stream: VectorStream, n: int | None, planes: int | None, metric: str | None
+    sources: list[Path], stream: VectorStream, shape: dict[str, int], metric: str | None
 ) -> Encoder:
     """The Binarizer in the directory before the file, or else one that is fitted to the vectors."""
     from rbegir.encode.binarizer.binarizer import SAMPLE_VALUES, Binarizer
 
     if len(sources) == 2:
-        if n is not None or planes is not None or metric is not None:
+        if shape or metric is not None:
             raise InputError(
-                "--n, --keyword-planes and --metric are for a Binarizer that is fitted",
+                "--n, --keyword-planes, --bytes and --metric are for a Binarizer that is fitted",
                 hint="leave them out: the one given has its own",
             )
         return Binarizer.load(sources[0])
-    binarizer = Binarizer(stream.dims, n, keyword_planes=planes or 2, metric=metric or "cosine")
-    return binarizer.fit(stream.some(SAMPLE_VALUES // stream.dims))
+    settings: dict[str, Any] = {**shape, "metric": metric or "cosine"}
+    return Binarizer(stream.dims, **settings).fit(stream.some(SAMPLE_VALUES // stream.dims))
 
 
 def _stream(path: Path, vector_column: str | None, strict: bool, **columns: Any) -> Any:

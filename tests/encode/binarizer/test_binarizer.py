@@ -12,7 +12,7 @@ import pytest
 
 import rbegir
 from rbegir.encode.binarizer import Binarizer, learn
-from rbegir.encode.binarizer.binarizer import KIND, best_shape, shapes
+from rbegir.encode.binarizer.binarizer import KIND, shapes
 from rbegir.encode.binarizer.vectors import rerank
 from rbegir.encode.directory import write_pair
 from rbegir.errors import CorruptError, FileError, InputError, MismatchError, VersionError
@@ -219,11 +219,16 @@ def test_more_planes_lose_less(vectors: np.ndarray) -> None:
     assert 0 < three < two < one < 1
 
 
-def test_the_best_shape_depends_on_the_spectrum() -> None:
-    rng = np.random.default_rng(0)
-    flat = rng.standard_normal((4000, 64)).astype(np.float32)
-    assert best_shape(flat, 16) == (128, 1)
-    assert best_shape(flat * np.arange(1, 65, dtype=np.float32) ** -0.8, 16) == (64, 2)
+def test_more_effort_finds_better_codes(vectors: np.ndarray) -> None:
+    ways = {effort: Binarizer(n=64, effort=effort).fit(vectors) for effort in ("fast", "default", "best")}
+    errors = {effort: way.error(vectors) for effort, way in ways.items()}
+    assert errors["best"] < errors["default"] < errors["fast"]
+    by_hand = Binarizer(n=64, moves=(1 << 17) // 64 // 8).fit(vectors)
+    assert ways["fast"].encode_keywords(vectors) == by_hand.encode_keywords(vectors)
+    both = Binarizer(n=64, moves=(1 << 17) // 64 // 8, effort="best").fit(vectors)
+    assert both.encode_keywords(vectors) == by_hand.encode_keywords(vectors)
+    with pytest.raises(InputError, match="effort must be one of fast, default, best, got 'much'"):
+        Binarizer(effort="much").fit(vectors)
 
 
 def digits_by_fractions(y: np.ndarray, planes: int, count: int, step: float) -> list[int]:

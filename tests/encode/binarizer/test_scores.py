@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ import pytest
 import rbegir
 from rbegir.codes.planes import Codes
 from rbegir.codes.score import cosines, keys
+from rbegir.encode.binarizer.binarizer import KIND
 from rbegir.encode.binarizer.scores import Scoring, knots
 from rbegir.encode.binarizer.vectors import METRICS
-from rbegir.errors import CorruptError, InputError
+from rbegir.errors import CorruptError, InputError, VersionError
 from rbegir.search.hits import Hits
+from tests.golden.make import binarized_vectors
 
 DIMS, COUNT = 24, 4000
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -166,26 +169,59 @@ def test_saved_and_loaded_scores_alike(metric: str, tmp_path: Path) -> None:
     assert np.mean((back - meant) ** 2) < 0.2 * np.mean((meant - meant.mean(axis=0)) ** 2)
 
 
-@pytest.mark.parametrize("version", [2, 3])
-def test_golden_files_keep_their_codes_and_scores(version: int) -> None:
-    directory = GOLDEN / f"binarizer-v{version}"
+@pytest.mark.parametrize("name", ["v2", "v3", "v4-digits", "v4-bytes"])
+def test_golden_files_keep_their_codes_and_scores(name: str) -> None:
+    directory = GOLDEN / f"binarizer-{name}"
     answers: dict[str, Any] = json.loads((directory / "answers.json").read_text())
     loaded = rbegir.Binarizer.load(directory)
     assert loaded.fingerprint == answers["fingerprint"]
-    rng = np.random.default_rng(5)
-    vectors = rng.standard_normal((600, 6)).astype(np.float32)[:8]
-    vectors = vectors * np.geomspace(2, 0.2, 6).astype(np.float32) + np.float32(0.3)
+    vectors = binarized_vectors()[:8]
     coded = {"keywords": loaded.encode_keywords(vectors), "queries": loaded.encode_queries(vectors)}
     for side, codes in coded.items():
         assert codes == Codes(np.asarray(answers[side], np.uint64)[:, :, None], 64)
     values = coded["queries"].values()
     order = keys(values, coded["keywords"])
     scores = loaded.key_scores(values)(order)
-    if version == 2:  # not calibrated: the cosines of codes
+    if name == "v2":  # not calibrated: the cosines of codes
         assert np.array_equal(scores, cosines(values)(order))
         assert loaded.expected["score_error"] is None
     else:
         assert np.allclose(scores, answers["scores"], rtol=0, atol=1e-12)
+
+
+def test_an_earlier_reader_is_told_of_the_newer_version(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loaded = rbegir.Binarizer.load(GOLDEN / "binarizer-v4-digits")
+    assert len(loaded.learned_.steps) > 2
+    chosen = rbegir.Binarizer.load(GOLDEN / "binarizer-v4-bytes")
+    assert (chosen.bytes, chosen.n, chosen.keyword_planes, chosen.effort) == (8, 64, 1, "fast")
+    monkeypatch.setattr("rbegir.encode.binarizer.binarizer.KIND", replace(KIND, version=3, older=(1, 2)))
+    for name in ("digits", "bytes"):
+        with pytest.raises(VersionError, match="format version 4"):
+            rbegir.Binarizer.load(GOLDEN / f"binarizer-v4-{name}")
+
+
+def test_what_is_expected_of_many_vectors_is_found_among_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the mean over eight draws; searched among rows that were learned from, it is .012 higher."""
+    for name, size in (("AMONG", 256), ("HELD_OUT", 128), ("MANY", 1024)):
+        monkeypatch.setattr(f"rbegir.encode.binarizer.binarizer.{name}", size)
+    centres = np.random.default_rng(7).standard_normal((200, 48))
+
+    def draw(count: int, seed: int) -> np.ndarray:
+        rng = np.random.default_rng(seed)
+        rows = centres[rng.integers(0, 200, count)] + 0.5 * rng.standard_normal((count, 48))
+        return (rows * np.exp(0.3 * rng.standard_normal((count, 1)))).astype(np.float32)
+
+    gaps = []
+    for seed in range(8):
+        binarizer = rbegir.Binarizer(48, n=128, metric="ip", moves=10, rounds=4, seed=seed)
+        expected = binarizer.fit(draw(1024, seed)).expected
+        assert expected["among"] == 256
+        queries, vectors = draw(600, 50 + seed), draw(256, 90 + seed)
+        order = keys(binarizer.encode_queries(queries).values(), binarizer.encode_keywords(vectors))
+        gaps.append(expected["recall@10"] - recall(order, truth("ip", queries, vectors)))
+    assert abs(np.mean(gaps)) < 0.006
 
 
 def test_too_few_vectors_are_not_held_out() -> None:
@@ -222,6 +258,35 @@ def test_bytes_choose_the_shape_that_finds_the_most() -> None:
         low, _ = binarizer.expected["recall@10_interval"]
         assert binarizer.expected["recall@10"] >= plain.expected["recall@10"] > low - 0.2
     assert rbegir.Binarizer(n=64, bytes=16, moves=5, rounds=1).fit(flat).keyword_planes == 2
+
+
+def test_shapes_that_are_close_are_compared_as_they_would_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With few rows and one round, one plane finds more; with all of them two planes do."""
+    rng = np.random.default_rng(0)
+    vectors = rng.standard_normal((3000, 64)).astype(np.float32) * np.arange(1, 65, dtype=np.float32) ** -0.3
+    monkeypatch.setattr("rbegir.encode.binarizer.binarizer.TRIAL_ROWS", 1000)
+    monkeypatch.setattr("rbegir.encode.binarizer.binarizer.TRIAL_ROUNDS", 1)
+    found: dict[tuple[int, bool], float] = {}
+    for rows, rounds in ((1000, 1), (3000, 3)):
+        for n, planes in ((64, 2), (128, 1)):
+            one = rbegir.Binarizer(n=n, keyword_planes=planes, moves=30, rounds=rounds)
+            found[n, rows == 1000] = one.fit(vectors[:rows]).expected["recall@10"]
+    assert found[128, True] > found[64, True] + 0.01
+    assert found[128, False] < found[64, False]
+    chosen = rbegir.Binarizer(bytes=16, moves=30, rounds=3).fit(vectors)
+    assert (chosen.n, chosen.keyword_planes) == (64, 2)
+    assert chosen.expected["recall@10"] == found[64, False]
+
+
+def test_progress_is_that_of_all_the_work() -> None:
+    rng = np.random.default_rng(0)
+    digits, few = {"n": 64, "keyword_planes": 4}, rng.standard_normal((700, 12))
+    for params in ({"bytes": 16}, digits, {"metric": "l2"}, {}):
+        shares: list[float] = []
+        rbegir.Binarizer(moves=5, rounds=3, **params).fit(few, notify=shares.append)
+        assert shares == sorted(shares)
+        assert 0 < shares[0] < 0.4
+        assert shares[-1] == pytest.approx(1)
 
 
 def test_chosen_shapes_are_stored(tmp_path: Path) -> None:

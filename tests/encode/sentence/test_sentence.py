@@ -321,6 +321,12 @@ def test_build_and_search_from_the_shell(minilm: Path, tmp_path: Path) -> None:
     assert {hit["text"] for hit in answer["hits"]} == {"used cars", "second hand automobiles"}
 
 
+def test_bytes_choose_the_codes(minilm: Path) -> None:
+    encoder = SentenceEncoder.load(minilm).fit(TEXTS, bytes=8)
+    assert (encoder.n, encoder.keyword_planes) == (64, 1)
+    assert encoder.encode_keywords(TEXTS[:1]).planes.nbytes == 8
+
+
 def test_fitting_shows_its_progress(minilm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sentence, "BLOCK", 5)
     encoder, shares = SentenceEncoder.load(minilm), list[float]()
@@ -351,7 +357,7 @@ def test_bad_arguments_of_build(saved: Path, tmp_path: Path) -> None:
     for words, message in (
         (["only-one"], "expected MODEL and TEXTS, got only-one"),
         (["--encoder", "e", "a", "b"], "expected TEXTS alone, got a, b"),
-        (["model", texts, "--n", "64"], "--n and --keyword-planes belong to --encoder"),
+        (["model", texts, "--n", "64"], "--n, --keyword-planes and --bytes belong to --encoder"),
         (["--encoder", "no/such", texts], "there is no encoder 'no/such'"),
         (["--encoder", saved, texts, "--n", "64"], "are for encoders without an RBE head"),
     ):

@@ -42,6 +42,15 @@ def test_it_switches_by_one_line() -> None:
     assert shared > 0.85
 
 
+def test_bytes_choose_the_codes() -> None:
+    vectors = cloud(1000)
+    index = rbegir.IndexRBE(32, bytes=16)
+    index.train(vectors)
+    chosen = rbegir.Binarizer(32, bytes=16).fit(vectors)
+    assert index.binarizer.fingerprint == chosen.fingerprint
+    assert chosen.n * chosen.keyword_planes == 128
+
+
 def test_search_equals_the_specification() -> None:
     vectors, queries = cloud(300), cloud(7, seed=1)
     index = rbegir.IndexRBE(32)

@@ -121,7 +121,7 @@ def test_every_peer_keeps_the_recall_of_its_set_up() -> None:
     drawn, threads = clustered(), faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(1)  # threads only wait for each other on so few rows
     try:
-        rows = [row for (m, size) in EXPECTED for row in accuracy._rows(m, drawn, size, 0, {})]
+        rows = [row for (m, size) in EXPECTED for row in accuracy._rows(m, drawn, size, 0)]
     finally:
         faiss.omp_set_num_threads(threads)
     found = {row["method"]: row for row in rows}

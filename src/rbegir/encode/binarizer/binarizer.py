@@ -26,7 +26,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -45,8 +45,10 @@ from rbegir.errors import CorruptError, InputError, whole_number
 
 KIND = DirectoryKind(
     format="rbegir-binarizer",
-    version=3,  # 1 has no tensor `along`, 2 none of `Scoring`; both know only the cosine
-    older=(1, 2),
+    # 1 has no tensor `along`, 2 none of `Scoring`; both know only the cosine. 3 has no setting `effort`, and
+    # its first readers do not know `steps`
+    version=4,
+    older=(1, 2, 3),
     noun="binarizer",
     article="a binarizer",
     find="pass the directory that Binarizer.save wrote",
@@ -55,12 +57,27 @@ KIND = DirectoryKind(
 )
 MIN_ROWS = 2
 WORK = 1 << 17  # moves · n of the search for a code
+EFFORT = {"fast": 1 / 8, "default": 1, "best": 4}  # times the moves
 SAMPLE_VALUES = 1 << 26  # of the rows that fitting looks at: 256 MB of float32
-ENOUGH, HELD_OUT = 512, 512  # rows from which on some are held out, and how many at most
+ENOUGH, HELD_OUT = 512, 512  # rows from which on some are held out, and how many of them are queries
 AMONG = 8_192  # rows that held-out ones are searched among
-TRIAL_ROWS, TRIAL_ROUNDS = 24_576, 3  # of each choice that fitting tries
+MANY = 4 * AMONG  # rows from which on all of those are held out
+TRIAL_ROWS, TRIAL_ROUNDS = MANY, 3  # of each choice that fitting tries
+CLOSE = 0.03  # shapes this near each other in recall are compared again, on all rows with all rounds
 AHEAD = 0.01  # how much more recall a choice needs to replace the plain one: about the error of a trial
 BENDS = 0.0, 0.25  # κ of `vectors.Space` that fitting tries
+ONE_PLANE_ALONG = learn.ALONG, 2 * learn.ALONG  # w that fitting tries for codes of one plane
+
+Notify = Callable[[float], None]
+
+
+class Choice(NamedTuple):
+    """What fitting decides by itself."""
+
+    shape: tuple[int, int]  # n and planes
+    bend: float  # κ of `vectors.Space`
+    weight: float  # w of errors along the vector
+    digits: int  # that write a number, or 0
 
 
 class Binarizer:
@@ -72,10 +89,12 @@ class Binarizer:
     keyword_planes     bits per dimension of a stored keyword: n · keyword_planes / 8 bytes each
     rounds             turns of learning; 0 is the start: a random rotation, rounded, one least squares
     moves              of the search for the best code of a keyword, beyond the nearest local optimum: more is
-                       better and slower; None takes about the same time for any n, and less for digits
+                       better and slower; None takes about the same time for any n, and less for digits, as
+                       `effort` says
     seed               of the random rotation and of the sample that fitting looks at
     bytes              of a stored keyword: fitting chooses `keyword_planes`, and `n` if it is None
     metric             what orders keywords: "cosine", "ip" (inner product) or "l2" (Euclidean distance)
+    effort             of encoding keywords: "fast" makes an eighth of the moves, "best" four times as many
     """
 
     def __init__(
@@ -89,6 +108,7 @@ class Binarizer:
         seed: int = 0,
         bytes: int | None = None,
         metric: str = "cosine",
+        effort: str = "default",
     ) -> None:
         self.dims = dims
         self.n = n
@@ -99,6 +119,7 @@ class Binarizer:
         self.seed = seed
         self.bytes = bytes
         self.metric = metric
+        self.effort = effort
 
     takes_vectors = True  # an index is searched with float vectors, not texts
 
@@ -152,20 +173,13 @@ class Binarizer:
         self._check_fitted()
         return self.fingerprint_
 
-    def fit(
-        self,
-        X: Any,
-        y: Any = None,
-        *,
-        notify: Callable[[float], None] | None = None,
-        progress: Progress = None,
-    ) -> Self:
+    def fit(self, X: Any, y: Any = None, *, notify: Notify | None = None, progress: Progress = None) -> Self:
         """Learn from vectors [count, dims]; of a large or memory-mapped array a sample is read.
 
         y may hold the vectors of queries, [any count, dims], for instance the one that belongs to each
         row: what queries look like decides which errors count. Labels (one-dimensional) are ignored.
-        `notify` is called with the share of the rounds that is done. Without it `progress` is called with
-        that share and 1, False for none; by default a bar is shown in a terminal.
+        `notify` is called with the share of the work that is done. Without it `progress` is called with that
+        share and 1, False for none; by default a bar is shown in a terminal.
         """
         self._check_params()
         rows = as_rows(X, "X", self.dims)
@@ -179,8 +193,8 @@ class Binarizer:
         if y is not None and np.ndim(y) == 2:
             asked = sample(as_rows(y, "y", dims), most, self.seed, "y", bring)
         with reported(progress, "fitting codes") as report:
-            told = notify or (lambda share: report(share, 1.0))
-            self._learn(seen, asked, *self._chosen(seen, asked), self.rounds, told)
+            best = self._best(seen, asked, notify or (lambda share: report(share, 1.0)))
+        self._set(best.space_, best.shape_, best.learned_, best.scoring_)
         return self
 
     def encode_keywords(self, X: Any, *, notify: Callable[[int, int], None] | None = None) -> Codes:
@@ -189,7 +203,7 @@ class Binarizer:
         gram, planes = self.learned_.gram, self.keyword_planes
         moves = self.moves
         if moves is None:
-            moves = self.n // 2 if len(self.learned_.steps) else WORK // self.n
+            moves = int(EFFORT[self.effort] * (self.n // 2 if len(self.learned_.steps) else WORK // self.n))
         parts, done = [], 0
         for form, start in ahead(self._prepared(rows)):
             found = learn.search(form, gram, planes, moves, start)
@@ -319,10 +333,10 @@ class Binarizer:
     def __sklearn_is_fitted__(self) -> bool:
         return "fingerprint_" in self.__dict__
 
-    def _chosen(self, seen: Floats, asked: Floats | None) -> tuple[tuple[int, int], float, int]:
-        """The shape (n, planes), κ and digits that find most among held-out rows, if there is a choice."""
+    def _choices(self, dims: int) -> list[Choice]:
+        """What fitting has to choose among, the plain one first."""
         n, planes = self.__dict__["n"], self.__dict__["keyword_planes"]
-        possible = [(n or default_n(seen.shape[1]), planes)]
+        possible = [(n or default_n(dims), planes)]
         if self.bytes is not None:
             possible = [shape for shape in shapes(self.bytes) if n in (None, shape[0])]
             possible.sort(key=lambda shape: shape[1] != planes)  # the plain one first
@@ -332,38 +346,70 @@ class Binarizer:
                 )
         bends = BENDS if self.metric == "l2" else (0.0,)
         may_digits = self.rounds > 0 and self.metric == "cosine"  # others need lengths
-        choices = [
-            (shape, bend, digits)
+        return [
+            Choice(shape, bend, weight, digits)
             for shape in possible
             for bend in bends
-            for digits in sorted({0, learn.digit_count(seen.shape[1], *shape) if may_digits else 0})
+            for weight in (ONE_PLANE_ALONG if self.bytes is not None and shape[1] == 1 else (learn.ALONG,))
+            for digits in sorted({0, learn.digit_count(dims, *shape) if may_digits else 0})
         ]
+
+    def _best(self, seen: Floats, asked: Floats | None, notify: Notify) -> "Binarizer":
+        """A copy fitted with the choice that finds most among held-out rows.
+
+        All choices are tried on some of the rows with few rounds. That misleads where shapes are close, so
+        the best of each of the two best shapes are then fitted as they would be kept, and compared.
+        """
+        choices, done = self._choices(seen.shape[1]), 0.0
+
+        def fitted(choice: Choice, rows: Floats, rounds: int, share: float) -> Binarizer:
+            nonlocal done
+            copy, before = Binarizer(**self.get_params()), done
+            copy._learn(rows, asked, choice, rounds, lambda part: notify(before + share * part))
+            done += share
+            return copy
+
         if len(choices) == 1 or len(seen) < ENOUGH:
-            return choices[0]
-        rows = seen[np.random.default_rng(self.seed).permutation(len(seen))[:TRIAL_ROWS]]
+            return fitted(choices[0], seen, self.rounds, 1.0)
 
-        def recall(choice: tuple[tuple[int, int], float, int]) -> float:
-            trial = Binarizer(**self.get_params())
-            trial._learn(rows, asked, *choice, min(self.rounds, TRIAL_ROUNDS))
-            return float(trial.expected["recall@10"]) + (AHEAD if choice[:2] == choices[0][:2] else 0)
+        def found(copy: Binarizer, choice: Choice) -> float:
+            plain = choice[:-1] == choices[0][:-1]  # digits are not more of a risk than learning
+            return float(copy.expected["recall@10"]) + (AHEAD if plain else 0)
 
-        return max(choices, key=recall)
+        some = seen[np.random.default_rng(self.seed).permutation(len(seen))[:TRIAL_ROWS]]
+        rounds = min(self.rounds, TRIAL_ROUNDS)
+        trials = len(choices) * len(some) * max(rounds, 1)
+        whole = min(2, len({choice.shape for choice in choices})) * len(seen) * max(self.rounds, 1)
+        share = trials / (trials + whole) / len(choices)
+        tried = {choice: found(fitted(choice, some, rounds, share), choice) for choice in choices}
+        ranked = sorted(choices, key=tried.__getitem__, reverse=True)
+        shaped = [choice.shape for choice in ranked]
+        best = [choice for place, choice in enumerate(ranked) if choice.shape not in shaped[:place]]
+        left = [choice for choice in best[:2] if tried[choice] > tried[best[0]] - CLOSE]
+        share = (1 - done) / len(left)
+        finals = [fitted(choice, seen, self.rounds, share) for choice in left]
+        every = len(some) == len(seen)  # then trials are as good, with other queries
+        leads = [found(*one) + every * tried[one[1]] for one in zip(finals, left, strict=True)]
+        return finals[int(np.argmax(leads))]
 
     def _learn(
         self,
         seen: Floats,
         asked: Floats | None,
-        shape: tuple[int, int],
-        bend: float,
-        digits: int,
+        choice: Choice,
         rounds: int,
-        notify: Callable[[float], None] | None = None,
+        notify: Notify,
     ) -> None:
-        """Fit to these rows; some are held out to calibrate scores if there are enough."""
+        """Fit to these rows; some are held out to calibrate scores if there are enough.
+
+        Of many rows all those that calibration looks at are held out, of few only its queries.
+        """
         order = np.random.default_rng(self.seed).permutation(len(seen))
         held = min(HELD_OUT, len(seen) // 8) if len(seen) >= ENOUGH else 0
+        if len(seen) >= MANY:
+            held = AMONG
         rows = np.delete(seen, order[:held], axis=0) if held else seen
-        space = Space.fit(self.metric, rows, bend)
+        space = Space.fit(self.metric, rows, choice.bend)
         keywords, queries = space.keywords(rows), space.queries(rows)
         centre = (learn.CENTRED * keywords.mean(axis=0, dtype=np.float64)).astype(np.float32)
         likely = queries if asked is None else space.queries(asked)
@@ -374,21 +420,22 @@ class Binarizer:
             queries,
             centre,
             moment,
-            *shape,
+            *choice.shape,
             rounds,
             self.seed,
             relative=relative,
-            digits=digits,
+            digits=choice.digits,
+            weight=choice.weight,
             notify=notify,
         )
         likely = likely[:AMONG]
         values = nearest(product(likely, learned.query), self.query_planes)
-        self._set(space, shape, learned, uncalibrated(learned.query, likely, values))
+        self._set(space, choice.shape, learned, uncalibrated(learned.query, likely, values))
         if held:
-            self._calibrate(seen[order[:AMONG]], asked, held)
+            self._calibrate(seen[order[:AMONG]], asked, min(held, HELD_OUT))
 
     def _calibrate(self, rows: Floats, asked: Floats | None, held: int) -> None:
-        """Calibrate the scores on rows, the first `held` of which were held out."""
+        """Calibrate the scores on rows, of which at least the first `held` were held out."""
         space, own = self.space_, np.zeros((1, len(rows)), np.bool_)
         queries = rows[:held]
         if asked is None:
@@ -460,7 +507,7 @@ class Binarizer:
         params = {
             name: value
             for name, value in self.get_params().items()
-            if name not in ("bytes", "metric") or value != PARAMETERS[name]
+            if name not in ("bytes", "metric", "effort") or value != PARAMETERS[name]
         }
         settings = {"params": params, "dims": self.n_features_in_, "n": self.n}
         return settings if self.bytes is None else {**settings, "keyword_planes": self.keyword_planes}
@@ -488,6 +535,11 @@ class Binarizer:
             raise InputError(
                 f"metric must be one of {', '.join(vectors.METRICS)}, got {self.metric!r}",
                 hint='"ip" is the inner product, "l2" the Euclidean distance',
+            )
+        if self.effort not in EFFORT:
+            raise InputError(
+                f"effort must be one of {', '.join(EFFORT)}, got {self.effort!r}",
+                hint="moves= sets the number of moves itself",
             )
         if given["n"] is not None:
             check_dimension(given["n"])
@@ -518,9 +570,3 @@ def shapes(code_bytes: int) -> list[tuple[int, int]]:
             hint="bytes must be n · planes / 8 with n a multiple of 64 up to 1024 and 1 to 4 planes",
         )
     return found
-
-
-def best_shape(X: Any, code_bytes: int, seed: int = 0) -> tuple[int, int]:
-    """The (n, planes) of `code_bytes` bytes that `Binarizer(bytes=code_bytes)` chooses for vectors like X."""
-    rows = sample(as_rows(X), TRIAL_ROWS, seed)
-    return Binarizer(bytes=code_bytes, seed=seed)._chosen(rows, None)[0]

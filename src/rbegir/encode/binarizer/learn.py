@@ -179,13 +179,14 @@ def learn(
     *,
     relative: bool,
     digits: int = 0,
-    notify: Callable[[float], None] | None = None,
+    weight: float = ALONG,
+    notify: Callable[[float], None] = lambda done: None,
 ) -> Learned:
     """A decoder for vectors as keywords and as queries [rows, dims]; `moment` weighs errors by direction.
 
     `relative`: the shortfall of codes is proportional to the vectors, not the same for all. `digits`: how
-    many digits write a number, instead of rounds of learning, or 0. `notify` is called with the share of
-    the rounds that is done.
+    many digits write a number, instead of rounds of learning, or 0. `weight`: w of errors along the vector.
+    `notify` is called with the share of the rounds that is done; digits are done at once.
     """
     centred: Floats = keywords - centre
     covariance = second_moment(keywords)
@@ -193,10 +194,10 @@ def learn(
     mapped: Floats = centred @ forward
     guess, steps = np.zeros((len(forward), n), np.float32), np.zeros(0, np.float32)
 
-    def result(weight: float) -> Learned:
+    def result(w: float) -> Learned:
         query: Floats = back @ a
         short = share = 0.0
-        if weight:
+        if w:
             reached = np.einsum("in,in->i", queries @ query, directions(codes))  # [rows] y·(ẑ − centre)
             meant = np.einsum("id,id->i", queries, centred)
             if relative:
@@ -204,25 +205,25 @@ def learn(
             else:
                 short = float(np.mean(meant - reached))
         gram = np.ascontiguousarray(a.T @ a)
-        along = np.asarray([weight, short, share], np.float32)
+        along = np.asarray([w, short, share], np.float32)
         return Learned(centre, forward, forward @ a, guess, gram, query, along, steps)
 
     if digits:
         a, scaled, steps = digit_frame(mapped, n, planes, digits, seed)
         guess = forward @ scaled
         codes = in_digits(mapped @ scaled, planes, steps)
-        return result(ALONG)
+        notify(1.0)
+        return result(weight)
     a = start_frame(np.asarray(forward @ covariance @ forward, np.float32), n, seed)
     codes = nearest(mapped @ a, planes).astype(np.float32)
     a = decoder(mapped, codes)
     for turn in range(rounds):
-        now = result(ALONG if turn >= SETTLED else 0.0)
+        now = result(weight if turn >= SETTLED else 0.0)
         codes = search(terms(keywords, queries, now), now.gram, planes, n // 8, codes)
         a = decoder(mapped, codes)
-        if notify is not None:
-            notify((turn + 1) / rounds)
+        notify((turn + 1) / rounds)
     guess = forward @ least_squares(mapped, directions(codes))
-    return result(ALONG)
+    return result(weight)
 
 
 def digit_count(dims: int, n: int, planes: int) -> int:

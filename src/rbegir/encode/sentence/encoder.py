@@ -105,11 +105,13 @@ class SentenceEncoder:
         n: int | None = None,
         query_planes: int = 8,
         keyword_planes: int = 2,
+        bytes: int | None = None,
         notify: Callable[[float], None] = lambda done: None,
     ) -> Self:
         """Fit the Binarizer to (some of) these texts; a model with an RBE head needs no fitting.
 
-        `notify` is called with the share of the work that is done.
+        With `bytes` it chooses `keyword_planes`, and `n` if that is None. `notify` is called with the share
+        of the work that is done.
         """
         if self.head is not None:
             raise InputError(
@@ -123,7 +125,7 @@ class SentenceEncoder:
             parts.append(self.vectors(some[start : start + BLOCK], "document"))
             notify(ENCODING * min(start + BLOCK, len(some)) / len(some))
         vectors = np.concatenate(parts)
-        binarizer = Binarizer(vectors.shape[1], n, query_planes, keyword_planes)
+        binarizer = Binarizer(vectors.shape[1], n, query_planes, keyword_planes, bytes=bytes)
         self.binarizer = binarizer.fit(vectors, notify=lambda done: notify(ENCODING + (1 - ENCODING) * done))
         return self
 

@@ -193,10 +193,13 @@ class IndexRBE:
         threads: int | None = None,
         binarizer: Binarizer | None = None,
         metric: str = "cosine",
+        bytes: int | None = None,
     ) -> None:
         """With a fitted `binarizer` the index needs no training."""
         self.d = d
-        self.binarizer = binarizer or Binarizer(d, n, query_planes, keyword_planes, metric=metric)
+        self.binarizer = binarizer or Binarizer(
+            d, n, query_planes, keyword_planes, bytes=bytes, metric=metric
+        )
         self.metric_type = METRIC_L2 if self.binarizer.metric == "l2" else METRIC_INNER_PRODUCT
         self.is_trained = binarizer is not None
         if binarizer is not None and binarizer.n_features_in_ != d:

@@ -28,7 +28,6 @@ import numpy.typing as npt
 
 from rbegir.base import disk
 from rbegir.codes.planes import WORD
-from rbegir.encode.binarizer.binarizer import WORK, best_shape
 from rbegir.encode.binarizer.vectors import as_rows, sample, unit_blocks
 from rbegir.errors import FileError, InputError
 from rbegir.lab.bench.host import Progress, describe, quiet
@@ -39,11 +38,11 @@ from rbegir.search.partition import recall_of
 Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
 DEPTH = 100
-OURS: dict[str, Json] = {  # options of the Binarizer; `effort`: moves, as a multiple of the default
+OURS: dict[str, Json] = {  # options of the Binarizer, which chooses its shape by itself
     "binarizer": {},
     "binarizer_reranked": {"rerank": True},
-    "binarizer_patient": {"effort": 4},
-    "binarizer_quick": {"effort": 1 / 8},
+    "binarizer_patient": {"effort": "best"},
+    "binarizer_quick": {"effort": "fast"},
     "binarizer_start": {"rounds": 0},
     "binarizer_3_planes": {"query_planes": 3},
 }
@@ -86,7 +85,6 @@ def measure(
     known = as_rows(vectors, "vectors")
     asked = None if queries is None else as_rows(queries, "queries", known.shape[1])
     budgets = sizes(known.shape[1], bits, byte_budgets)
-    shapes: dict[int, tuple[int, int]] = {}  # bytes → (n, planes), chosen by the first seed
     result = _read(out)
     host = describe(PACKAGES)
     result |= {"host": host, "hosts": [*result["hosts"], host], "about": about or result["about"]}
@@ -108,7 +106,7 @@ def measure(
             progress((seed + number / len(wanted)) / seeds, f"{method}, {size} bytes")
             if time.perf_counter() > until:
                 break
-            for row in _rows(method, drawn, size, seed, shapes):
+            for row in _rows(method, drawn, size, seed):
                 rows.append({**row, "host": len(result["hosts"]) - 1})
                 result["summary"] = summary(rows)
                 if out is not None:
@@ -212,18 +210,10 @@ def recalls(found: Ids, truth: Ids) -> dict[str, float]:
     return {**shares, "recall@1": first}
 
 
-def _rows(
-    method: str, drawn: Drawn, size: int, seed: int, shapes: dict[int, tuple[int, int]]
-) -> Iterator[Json]:
+def _rows(method: str, drawn: Drawn, size: int, seed: int) -> Iterator[Json]:
     """A row, and one for each wider encoding beam; none where a method has no code of this size."""
     if method in OURS:
-        if size not in shapes:
-            shapes[size] = best_shape(drawn.train, size, seed)
-        n, planes = shapes[size]
-        options = dict(OURS[method])
-        if effort := options.pop("effort", None):
-            options["moves"] = int(WORK // n * effort)
-        outcome: Outcome | None = binarized(drawn.train, drawn.every, n, planes, seed, **options)
+        outcome: Outcome | None = binarized(drawn.train, drawn.every, seed, bytes=size, **OURS[method])
     else:
         outcome = PEERS[method](drawn.train, drawn.every, size, seed)
     for one in () if outcome is None else chain((outcome,), outcome.wider):

@@ -347,11 +347,9 @@ def sign_rescore(train: Floats, vectors: Floats, size: int, seed: int) -> Outcom
     return Outcome(dims / 8, 2 * dims, 0.0, encode_s, setting, metric="cosine", search=search)
 
 
-def binarized(
-    train: Floats, vectors: Floats, n: int, planes: int, seed: int, *, rerank: bool = False, **options: Any
-) -> Outcome:
+def binarized(train: Floats, vectors: Floats, seed: int, *, rerank: bool = False, **options: Any) -> Outcome:
     """Codes of `rbegir.Binarizer`: our own method, in the form of its peers. `rerank` is that of a search."""
-    binarizer = Binarizer(n=n, keyword_planes=planes, seed=seed, **options)
+    binarizer = Binarizer(seed=seed, **options)
     _, train_s = _timed(lambda: binarizer.fit(train))
     codes, encode_s = _timed(lambda: binarizer.encode_keywords(vectors))
     values = codes.values().astype(np.float32)
@@ -367,6 +365,7 @@ def binarized(
         return np.take_along_axis(rough, np.argsort(-score, axis=1, kind="stable")[:, :k], axis=1)
 
     query = f"{binarizer.query_planes}-bit integers"
+    n, planes = binarizer.n, binarizer.keyword_planes
     setting = f"n = {n}, {planes} planes"
     if rerank:
         query, setting = f"{query}, then float32", f"{setting}, reranked"

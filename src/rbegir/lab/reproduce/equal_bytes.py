@@ -71,7 +71,7 @@ def both_signs(train: Floats, vectors: Floats, size: int, seed: int) -> Outcome:
 
 def wide_codes(train: Floats, vectors: Floats, size: int, seed: int) -> Outcome:
     """Codes of `rbegir.Binarizer` with one bit in each of 8 · size dimensions."""
-    return binarized(train, vectors, 8 * size, 1, seed)
+    return binarized(train, vectors, seed, n=8 * size, keyword_planes=1)
 
 
 QUANTISERS = (
