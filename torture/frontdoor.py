@@ -8,14 +8,16 @@ A real service on loopback is attacked, one attack per try, while it is asked fo
     readers      many large responses, not read
     unfinished   many large bodies whose end is withheld
     filters      filters of many slow tests, with a deadline that they miss
+    patience     the same from clients that wait for the end
     models       an index is replaced by one of another model while it is open
     files        a stored model with links, pipes, sparse files and wild JSON
+    encoders     the same for a sentence encoder, and with foreign classes (`encoders.py`)
 
 A try is lost if the health check had to wait for more than HEALTH_CPU seconds of the service's own CPU time
-(so that a busy machine is not counted), or the search of another client for more than SEARCH_CPU; if the
-service holds more than MEMORY bytes more than at the start after an attack, or more than UNFINISHED_MEMORY
-while bodies are withheld; if an acknowledged keyword is gone or a search finds another one, or if an error is
-not ours.
+(so that a busy machine is not counted), or a search beside slow filters for more than SEARCH_CPU; if the
+service holds more than PEAK_MEMORY bytes more than at the start during an attack, more than MEMORY after it,
+or more than UNFINISHED_MEMORY while bodies are withheld; if an acknowledged keyword is gone or a search finds
+another one, or if an error is not ours.
 """
 
 from __future__ import annotations
@@ -31,8 +33,9 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +47,8 @@ from rbegir.encode.clsm.presets import ModelConfig, random_tensors
 from rbegir.errors import RbegirError
 from rbegir.index.store import Index
 from rbegir.lab.bench.serve import cpu_seconds
+from rbegir.serve.settings import Settings
+from torture.encoders import hostile_encoder, make_encoder
 from torture.limits import Limits
 from torture.server import Server, make_index
 
@@ -51,11 +56,18 @@ MIB = 1 << 20
 SIZE = 7 * MIB  # of a body
 HEALTH_CPU = 0.25  # seconds
 MEMORY = 300 * MIB
+# what all clients together may have in requests and unread responses, and room for the work on one of them
+PEAK_MEMORY = Settings.max_received_bytes + Settings.max_unsent_bytes + 128 * MIB
 SETTLE_S = 120.0  # at most
 JSON = {"content-type": "application/json"}
 READERS = 40
 UNFINISHED, UNFINISHED_MEMORY = 60, 200 * MIB  # bodies of SIZE bytes, which would be 420 MB
-BOMBS, SEARCH_CPU = 8, 1.5  # requests at once, and seconds: a few blocks of one filter
+BOMBS, PATIENT = 8, 6  # requests at once
+SEARCH_CPU = 0.25  # seconds: less than one of their filters takes
+KINDS = [
+    *("body", "pipeline", "trailers", "readers", "unfinished", "filters", "patience"),
+    *("models", "files", "encoders"),
+]
 
 # ---- bodies ----
 
@@ -148,29 +160,51 @@ class Attacks:
             assert growth < UNFINISHED_MEMORY, f"unfinished bodies hold {growth >> 20} MB"
 
     def filters(self) -> None:
-        salt = self.chance.randrange(10**6)  # so that no filter is known already
-
-        def bomb(number: int) -> str:
-            return " and ".join(f"not contains(text,'{salt}x{number}x{test}')" for test in range(100))
-
-        def ask(wheres: list[str], milliseconds: int) -> int:
-            body = {"queries": ["base"] * len(wheres), "k": 1, "where": wheres}
-            headers = {"X-Timeout-Ms": str(milliseconds)}
-            return httpx.post(
-                f"{self.server.url}/v1/search", json=body, headers=headers, timeout=120
-            ).status_code
-
-        assert ask([bomb(number) for number in range(18)], 1000) == 422
+        bombs = self._bombs()
+        assert self._ask([next(bombs) for _ in range(18)], 1000) == 422
+        pairs = [[next(bombs), next(bombs)] for _ in range(BOMBS)]
         with ThreadPoolExecutor(BOMBS) as threads:
-            pairs = [[bomb(100 + 2 * number), bomb(101 + 2 * number)] for number in range(BOMBS)]
-            statuses = list(threads.map(ask, pairs, [100] * BOMBS))
+            statuses = list(threads.map(self._ask, pairs, [100] * BOMBS))
         assert set(statuses) <= {200, 504}, f"filters: {statuses}"
+        waited = self._wait_of_a_search()
+        assert waited <= SEARCH_CPU, f"a search waited for {waited:.2f} s of CPU time"
+
+    def patience(self) -> None:
+        bombs = self._bombs()
+        pairs = [[next(bombs), next(bombs)] for _ in range(PATIENT)]
+        addresses = [f"127.0.0.{2 + number}" for number in range(PATIENT)]
+        with ThreadPoolExecutor(PATIENT) as threads:
+            waiting = [
+                threads.submit(self._ask, pair, 30_000, address)
+                for pair, address in zip(pairs, addresses, strict=True)
+            ]
+            waits = [self._wait_of_a_search()]
+            while not all(one.done() for one in waiting):
+                waits.append(self._wait_of_a_search())
+            statuses = [one.result() for one in waiting]
+        assert set(statuses) <= {200, 504}, f"patience: {statuses}"
+        assert max(waits) <= SEARCH_CPU, f"a search waited for {max(waits):.2f} s of CPU time"
+
+    def _bombs(self) -> Iterator[str]:
+        """Different filters of 100 slow tests."""
+        salt = self.chance.randrange(10**6)  # so that no filter is known already
+        for number in count():
+            yield " and ".join(f"not contains(text,'{salt}x{number}x{test}')" for test in range(100))
+
+    def _ask(self, wheres: list[str | None], milliseconds: int, address: str = "127.0.0.1") -> int:
+        """The status of a search by a client of this address."""
+        body = {"queries": ["base"] * len(wheres), "k": 1, "where": wheres}
+        headers = {"X-Timeout-Ms": str(milliseconds)}
+        transport = httpx.HTTPTransport(local_address=address)
+        with httpx.Client(base_url=self.server.url, transport=transport, timeout=120) as client:
+            return client.post("/v1/search", json=body, headers=headers).status_code
+
+    def _wait_of_a_search(self) -> float:
+        """The seconds of CPU time that the service spends until a plain search is answered."""
         assert self.server.process is not None
         before = cpu_seconds(self.server.process.pid)
-        body = {"queries": ["base"], "k": 1}
-        assert httpx.post(f"{self.server.url}/v1/search", json=body, timeout=120).status_code == 200
-        waited = cpu_seconds(self.server.process.pid) - before
-        assert waited <= SEARCH_CPU, f"a search waited for {waited:.2f} s of CPU time"
+        assert self._ask([None], 30_000) == 200
+        return cpu_seconds(self.server.process.pid) - before
 
     def _connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.server.port), timeout=600)
@@ -220,9 +254,11 @@ class Witness:
         assert [hit["text"] for hit in result["hits"]] == [text], f"a search for {text!r} found {result}"
 
 
-def attacked(attack: Callable[[], None], witness: Witness) -> None:
-    """Run an attack in a thread, with health checks all the while."""
+def attacked(attack: Callable[[], None], witness: Witness, server: Server, before: int) -> int:
+    """Run an attack in a thread, with health checks all the while. Returns the most bytes that the service
+    held meanwhile beyond those before."""
     failed: list[BaseException] = []
+    most = 0
 
     def work() -> None:
         try:
@@ -235,12 +271,15 @@ def attacked(attack: Callable[[], None], witness: Witness) -> None:
     while thread.is_alive():
         try:
             witness.health()
+            most = max(most, server.memory() - before)
+            assert most < PEAK_MEMORY, f"it holds {most >> 20} MB more than at the start during the attack"
         except AssertionError as error:
             failed.append(error)  # the attack is finished first, so that it does not meet the next one
         time.sleep(0.01)
     thread.join()
     if failed:
         raise failed[0]
+    return most
 
 
 def settled(server: Server, before: int) -> int:
@@ -327,26 +366,28 @@ def run(limits: Limits) -> dict[str, Any]:
     losses: list[str] = []
     tries: Counter[str] = Counter()
     end = time.monotonic() + limits.seconds
-    with tempfile.TemporaryDirectory(prefix="frontdoor") as name:
-        folder = Path(name)
-        server = Server(make_index(folder), folder)
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="frontdoor")))
+        sound = make_encoder(folder / "encoder")
+        server = stack.enter_context(contextlib.closing(Server(make_index(folder), folder)))
         server.has_clock = False
         server.start()
         server.wait_ready()
-        attacks, witness = Attacks(server, chance), Witness(server)
+        attacks, witness = Attacks(server, chance), stack.enter_context(contextlib.closing(Witness(server)))
         witness.write(10**6)
         witness.check()
-        before, most = server.memory(), 0
-        kinds = ["body", "pipeline", "trailers", "readers", "unfinished", "filters", "models", "files"]
+        before, most, peak = server.memory(), 0, 0
         while sum(tries.values()) < limits.points and time.monotonic() < end:
-            kind = kinds[sum(tries.values()) % len(kinds)]
+            kind = KINDS[sum(tries.values()) % len(KINDS)]
             own = folder / "own"
             own.mkdir()
             try:
                 if kind in ("models", "files"):
                     (replaced_model if kind == "models" else hostile_model)(own, chance)
+                elif kind == "encoders":
+                    hostile_encoder(sound, own / "encoder", chance)
                 else:
-                    attacked(getattr(attacks, kind), witness)
+                    peak = max(peak, attacked(getattr(attacks, kind), witness, server, before))
                     witness.write(10**6 + sum(tries.values()) + 1)
                     witness.check()
                     growth = settled(server, before)
@@ -356,13 +397,12 @@ def run(limits: Limits) -> dict[str, Any]:
                 losses.append(f"{kind}: {type(error).__name__}: {error}"[:300])
             tries[kind] += 1
             shutil.rmtree(own)
-        witness.close()
         server.stop(signal.SIGTERM)
-        server.close()
     return {
         "losses": len(losses),
         "first_losses": losses[:10],
         "tries": dict(tries),
         "slowest_health_cpu_s": round(witness.slowest, 3),
         "memory_growth_mb": most >> 20,
+        "memory_peak_mb": peak >> 20,
     }

@@ -22,6 +22,7 @@ from rbegir.base import disk
 from rbegir.codes.planes import Codes
 from rbegir.errors import InputError
 from rbegir.index import snapshot, writer
+from rbegir.search.hits import Cursor
 from rbegir.serve.app import create_app
 from rbegir.wire import schema
 from tests.serve.conftest import PATIENT, TEXTS, Local
@@ -107,6 +108,8 @@ def test_pages_and_ranges(local: Start) -> None:
     assert result["hits"] == whole[:30]  # the largest page
     answer = service.post("/v1/search", {"queries": ["a", "b"], "after": page["cursor"]})
     assert problem(answer, 422, "invalid")["detail"] == "after is a cursor of 1 queries, got 2"
+    answer = service.post("/v1/search", {"queries": ["a"], "after": Cursor.start(2).text()})
+    assert problem(answer, 422, "invalid")["detail"] == "after is a cursor of 2 queries, got 1"
     answer = service.post("/v1/search", {"queries": ["a"], "k": None})
     said = problem(answer, 422, "invalid")["detail"]
     assert said == "k=None needs a min_score: it asks for all hits that reach one"

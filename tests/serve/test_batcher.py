@@ -182,6 +182,42 @@ def test_different_filters_share_a_scan(index: rbegir.Index) -> None:
     assert [count for count, _ in run(index, work).scans] == [1, 8, 6]
 
 
+def test_further_pages_share_a_scan(index: rbegir.Index) -> None:
+    def page(texts: list[str], k: int, **options: Any) -> tuple[Search, Hits]:
+        """The search for the second page, and its hits: a part of a longer first page."""
+        first = index.search(texts, 7, rerank=False, **options)
+        whole = index.search(texts, 7 + k, rerank=False, **options)
+        return texts_of(texts, k, after=first.cursor, **options), whole
+
+    pages = [
+        page(["red hat"], 5),
+        page(["shoes", "green hotel"], 6, where="price < 20"),
+        page(["blue"] * 6, 16),
+    ]
+
+    async def work(gated: Gated, batcher: Batcher) -> None:
+        await busy(gated, batcher)
+        first = batcher.submit(texts_of(["hat"], 5, rerank=False))
+        jobs = [batcher.submit(search) for search, _ in pages]
+        gated.gate.set()
+        await first.future
+        for (search, whole), job in zip(pages, jobs, strict=True):
+            found = await job.future
+            rows = np.concatenate([hits.rows for hits in found])
+            assert rows.tolist() == whole.rows[:, 7:].tolist()
+            assert [hits.after for hits in found] == [
+                search.request.part(start, count).after for start, count in parts_of(found)
+            ]
+
+    assert [count for count, _ in run(index, work).scans] == [1, 1, 8, 1]
+
+
+def parts_of(found: list[Hits]) -> list[tuple[int, int]]:
+    """Where each part starts, and its queries."""
+    starts = np.cumsum([0, *map(len, found)]).tolist()
+    return list(zip(starts, map(len, found), strict=False))
+
+
 def test_a_filter_that_is_refused_fails_alone(index: rbegir.Index) -> None:
     wheres = ["price < 20", "nonsense <", None, "prize < 3", "price < 9", "lang = 'en'"]
 

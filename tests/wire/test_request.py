@@ -120,7 +120,7 @@ def test_requests_share_a_scan_only_if_they_differ_in_k_and_filters(name: str) -
     plain, other = SearchRequest(), SearchRequest(**{name: CHANGED[name]})
     assert plain.share_key() == SearchRequest(99).share_key()
     assert (plain.share_key() == other.share_key()) is (name in ("where", "allow", "deny", "must"))
-    alone = name in ("planes", "after")  # the recall of a whole batch; a page is asked for once
+    alone = name == "planes"  # the recall of a whole batch
     assert (other.share_key() == replace(other).share_key()) is not alone
 
 
@@ -150,6 +150,12 @@ def test_requests_are_joined_and_taken_apart() -> None:
     assert (last.where, last.allow[0].to_pylist(), last.deny) == ([None], [1, 2], [None])
     same = SearchRequest.joined([SearchRequest(1, where="b"), SearchRequest(2, where="b")], [1, 1])
     assert (same.k, same.where) == (2, "b")
+    pages = [SearchRequest(k, after=Cursor(np.array(keys), np.array(keys) + 1).text()) for k, keys in
+             ((3, [5, 6]), (2, [7]))]  # fmt: skip
+    page = SearchRequest.joined(pages, [2, 1])
+    assert [page.k, *(array.tolist() for array in Cursor.read(page.after))] == [3, [5, 6, 7], [6, 7, 8]]
+    with pytest.raises(InputError, match="after is a cursor of 1 queries, got 2"):
+        SearchRequest.joined(pages, [2, 2])
     plain = SearchRequest.joined([SearchRequest(1), SearchRequest(2)], [1, 1])
     assert (plain.where, plain.allow, plain.deny) == (None, None, None)
 

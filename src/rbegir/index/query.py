@@ -366,12 +366,7 @@ def limits_of(
     if floors is not None:
         limits = limits._replace(floors=floors)
     if request.after is not None:
-        keys, rows = Cursor.read(request.after)
-        if len(keys) != queries:
-            raise InputError(
-                f"after is a cursor of {len(keys)} queries, got {queries}",
-                hint="pass the cursor of a page of the same queries",
-            )
+        keys, rows = Cursor.read(request.after, queries)
         limits = limits._replace(keys=keys, positions=snapshot.last_positions(searched.numbers, rows))
     return limits if limits.bounds_keys or np.any(searched.filters >= 0) else None
 

@@ -51,8 +51,8 @@ class Cursor(NamedTuple):
         return cls(np.full(queries, START), np.full(queries, -1))
 
     @classmethod
-    def read(cls, text: Any) -> Cursor:
-        """A cursor from its text."""
+    def read(cls, text: Any, queries: int | None = None) -> Cursor:
+        """A cursor from its text; it must be one of so many queries, if that is given."""
         try:
             raw = base64.b64decode(text.encode(), b"-_", validate=True)
             keys, rows = np.frombuffer(raw, "<i8").reshape(2, -1).astype(np.int64)
@@ -61,6 +61,11 @@ class Cursor(NamedTuple):
                 f"after must be the cursor of a result, got {str(text)[:40]!r}",
                 hint="pass hits.cursor as it is",
             ) from error
+        if queries is not None and len(keys) != queries:
+            raise InputError(
+                f"after is a cursor of {len(keys)} queries, got {queries}",
+                hint="pass the cursor of a page of the same queries",
+            )
         return cls(keys, rows)
 
     def text(self) -> str:

@@ -239,6 +239,9 @@ class SearchRequest:
         """One request for the queries of several that may share a scan, with the largest k of them."""
         first, *others = requests
         k = max(request.depth for request in requests) if others else first.k
+        if others and first.after is not None:  # then all of them continue a page
+            pages = [Cursor.read(one.after, count) for one, count in zip(requests, counts, strict=True)]
+            first = replace(first, after=Cursor.join(pages).text())
         if first.filters_each or any(one.filter_key() != first.filter_key() for one in others):
             parts = zip(requests, counts, strict=True)
             each = [filters for request, count in parts for filters in request.each_filter(count)]
@@ -269,12 +272,12 @@ class SearchRequest:
         """Requests with equal keys can be answered by one scan with the largest k of them.
 
         They may differ in their filters, except with mode paper, whose certificate holds for one filter and
-        one k. Searches by planes, which report the recall of their batch, for all hits and for further pages
-        never share.
+        one k. Further pages share with each other. Searches by planes, which report the recall of their
+        batch, and for all hits never share.
         """
-        if self.planes is not None or self.k is None or self.after is not None:
+        if self.planes is not None or self.k is None:
             return object()
-        key = _shared(self)
+        key = (*_shared(self), self.after is None)
         return (*key, self.k, self.filter_key()) if self.mode == "paper" else key
 
 
@@ -292,7 +295,7 @@ NUMBERS_AND_FLAGS = {  # name: (type, default)
     if kind in (int, int | None, bool, bool | None)
 }
 _shared = attrgetter(
-    *(name for name in OPTIONS if name not in ("k", "deadline", "where", "allow", "deny", "must"))
+    *(name for name in OPTIONS if name not in ("k", "deadline", "where", "allow", "deny", "must", "after"))
 )
 
 

@@ -26,6 +26,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from rbegir.base.arguments import words_in
 from rbegir.index.where import slow_tests_in
+from rbegir.search.hits import Cursor
 from rbegir.serve.batcher import Search
 from rbegir.serve.committer import RowId
 from rbegir.serve.middleware import header
@@ -191,6 +192,8 @@ def search_of(body: SearchQueries, settings: Settings, index: ServedIndex) -> Se
     for number, text in enumerate(body.queries):
         at_most(f"queries.{number}", len(text), settings.max_text_chars, "characters")
     at_most("queries", count, settings.max_queries)
+    if request.after is not None:
+        Cursor.read(request.after, count)
     for name, limit in number_limits(settings).items():
         at_most(name, getattr(request, name) or 0, limit, "")
     at_most("queries times k", count * k, settings.max_hits, "hits")

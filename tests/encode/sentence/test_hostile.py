@@ -17,9 +17,7 @@ from safetensors import safe_open
 import rbegir
 from rbegir.encode.sentence.encoder import SentenceEncoder
 from rbegir.errors import FileError, InputError, RbegirError
-
-HEAD_CONFIG = "3_RBEHead/config.json"
-SETTINGS = "sentence_bert_config.json"  # of the transformer
+from torture.encoders import HARMS, SETTINGS, WILD, edited, link, make_encoder, put
 
 
 @pytest.fixture(scope="module")
@@ -38,15 +36,6 @@ def sound(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def victim(sound: Path, tmp_path: Path) -> Path:
     """A copy of the directory whose files are hard links: replace them, never write into them."""
     return Path(shutil.copytree(sound, tmp_path / "victim", copy_function=os.link))
-
-
-def put(path: Path, content: bytes | str | object) -> None:
-    path.unlink(missing_ok=True)
-    path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
-
-
-def edited(path: Path, **changes: Any) -> None:
-    put(path, {**json.loads(path.read_bytes()), **changes})
 
 
 def with_type(victim: Path, name: str) -> None:
@@ -83,53 +72,7 @@ def test_classes_have_their_names_of_all_releases(victim: Path, name: str) -> No
     assert SentenceEncoder.load(victim).n == 128
 
 
-def sparse(path: Path, size: int) -> None:
-    path.unlink(missing_ok=True)
-    with path.open("wb") as file:
-        file.truncate(size)
-
-
-def fifo(path: Path) -> None:
-    path.unlink(missing_ok=True)
-    os.mkfifo(path)
-
-
-def link(path: Path, target: str | Path) -> None:
-    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    path.symlink_to(target)
-
-
-@pytest.mark.parametrize(
-    ("harm", "message"),
-    [
-        (lambda at: sparse(at / "modules.json", 8 << 30), "has more than 134217728 bytes"),
-        (lambda at: sparse(at / HEAD_CONFIG, 8 << 30), "has more than 134217728 bytes"),
-        (lambda at: sparse(at / "tokenizer.json", 8 << 30), "has more than 134217728 bytes"),
-        (lambda at: fifo(at / "config.json"), "is not a regular file"),
-        (lambda at: fifo(at / "1_Pooling" / "config.json"), "is not a regular file"),
-        (lambda at: link(at / "tokenizer.json", "/dev/zero"), "is not a regular file"),
-        (lambda at: link(at / "vocab.txt", "/nowhere"), "is not a regular file"),
-        (lambda at: link(at / "3_RBEHead", "/etc"), "is not a regular file"),
-        (lambda at: edited(at / HEAD_CONFIG, in_features=20_000), "describes a layer of 2560000 numbers"),
-        (lambda at: edited(at / HEAD_CONFIG, in_features=10**30), "describes a layer of 128" + "0" * 30),
-        (lambda at: edited(at / HEAD_CONFIG, n=10**9), "describes a layer of 384000000000 numbers"),
-        (lambda at: edited(at / "config.json", num_hidden_layers=10**5), "has num_hidden_layers = 100000"),
-        (lambda at: edited(at / "config.json", vocab_size=10**9), "has vocab_size = 1000000000"),
-        (lambda at: edited(at / "config.json", vocab_size=10**6), "describes layers of 394993792 numbers"),
-        (lambda at: edited(at / "config.json", hidden_size=12 * 10**3), "describes layers of"),
-        (lambda at: edited(at / "config.json", intermediate_size=10**6), "describes layers of"),
-        (lambda at: edited(at / "config.json", max_position_embeddings=10**8), "max_position_embeddings = "),
-        (lambda at: edited(at / "config.json", num_labels=10**7), "has num_labels = 10000000, expected at"),
-        (lambda at: edited(at / "config.json", sub={"x": [10**18]}), "has x = 1000000000000000000"),
-        (
-            lambda at: edited(at / "config.json", transformers_weights="x.bin"),
-            "names other files with its we",
-        ),
-        (lambda at: put(at / "adapter_config.json", {}), "names other files with its weights"),
-        (lambda at: edited(at / SETTINGS, model_args={"gguf_file": "x"}), "sets 'model_args', which is not"),
-        (lambda at: edited(at / SETTINGS, tokenizer_name_or_path="/x"), "sets 'tokenizer_name_or_path'"),
-    ],
-)
+@pytest.mark.parametrize(("harm", "message"), HARMS)
 def test_files_that_cannot_be_what_they_seem(
     victim: Path, harm: Callable[[Path], None], message: str
 ) -> None:
@@ -198,33 +141,7 @@ def test_links_lead_to_blobs_of_the_cache_only(victim: Path, tmp_path: Path) -> 
         SentenceEncoder.load(victim)
 
 
-@pytest.mark.parametrize(
-    ("file", "content"),
-    [
-        ("modules.json", b"[" * 100_000),
-        ("modules.json", [{"type": "sentence_transformers.models.Normalize"}]),
-        ("modules.json", [{"type": 7, "path": ["x"]}]),
-        ("modules.json", [{"type": "rbegir.heads.sentence.RBEHead", "path": "/etc"}]),
-        ("config.json", b"[]"),
-        ("config.json", b"null"),
-        ("config.json", {"model_type": "nothing known"}),
-        ("config.json", {"architectures": ["BertModel"], "model_type": "bert", "hidden_size": -1}),
-        ("1_Pooling/config.json", b"[]"),
-        ("3_RBEHead/config.json", b"{"),
-        ("3_RBEHead/config.json", {}),
-        ("3_RBEHead/config.json", {"in_features": "many"}),
-        ("3_RBEHead/config.json", {"in_features": 384, "n": 128, "surprise": 1}),
-        ("3_RBEHead/config.json", {"in_features": 384, "n": 100}),
-        ("3_RBEHead/config.json", {"in_features": 384, "n": 128, "query_planes": 10**6}),
-        ("3_RBEHead/config.json", {"in_features": 384, "n": 128, "estimator": ["x"]}),
-        ("3_RBEHead/model.safetensors", b"\xff" * 400_000),
-        ("tokenizer.json", b"[]"),
-        ("tokenizer.json", b"{}"),
-        ("config_sentence_transformers.json", b"["),
-        ("config_sentence_transformers.json", {"prompts": 7}),
-        ("config_sentence_transformers.json", {"similarity_fn_name": "none known"}),
-    ],
-)
+@pytest.mark.parametrize(("file", "content"), WILD)
 @pytest.mark.filterwarnings("ignore")
 def test_wild_contents_are_our_errors(victim: Path, file: str, content: object) -> None:
     assert (victim / file).is_file()
@@ -256,3 +173,9 @@ def test_a_linked_binarizer_is_not_followed(tmp_path: Path, minilm: Path) -> Non
     link(path / "model" / "binarizer", moved)
     with pytest.raises(FileError, match="binarizer is a link, which is not followed"):
         _ = rbegir.Index.open(path).model
+
+
+def test_the_small_encoder_of_the_front_door_is_sound(tmp_path: Path) -> None:
+    encoder = SentenceEncoder.load(make_encoder(tmp_path))
+    assert encoder.n == 128
+    assert len(encoder.encode_queries(["red shoes", "blue hats"])) == 2
