@@ -205,6 +205,7 @@ def test_examples_of_page_run(
     keep = shutil.ignore_patterns("model") if page.name in MAKES_MODEL else None
     shutil.copytree(files, work, ignore=keep, copy_function=os.link)
     monkeypatch.chdir(work)
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # as in tests/cluster, whose process this may be
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     namespace: dict[str, object] = {"__name__": "page"}
     printed = ""

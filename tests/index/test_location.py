@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -261,7 +262,6 @@ def test_hits_of_a_url_are_reranked_as_those_of_the_directory(store: Store, tmp_
 
 
 def test_addresses_that_differ_in_the_query_have_their_own_copies(store: Store) -> None:
-    """Whoever answers for one address decides by the query which index is meant."""
     one, two = (Location.of(f"{store.url}?version={number}") for number in (1, 2))
     assert len({one.path, two.path, Location.of(store.url).path}) == 3
     assert Location.of("https://user:secret@host/x?a=1").path == Location.of("https://host/x?a=1").path
@@ -319,3 +319,118 @@ def test_openings_of_one_address_take_turns(store: Store, monkeypatch: pytest.Mo
     Index.open(store.url).close()
     assert held == [True]
     os.close(disk.open_locked(Location.of(store.url).path / ".lock", wait=False))
+
+
+class Bucket(ThreadingHTTPServer):
+    """A stand-in for S3: the files of a directory as objects of a bucket, by HEAD and by GET of ranges."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(("127.0.0.1", 0), BucketHandler)
+        self.directory = directory
+        self.asked: list[tuple[str, str, str | None]] = []  # method, name, Range
+        self.refuses = False
+
+    @property
+    def url(self) -> str:
+        endpoint = f"scheme=http&region=none&endpoint_override=127.0.0.1:{self.server_port}"
+        return f"s3://reader:secret@shop/x.rbe?{endpoint}"
+
+
+class BucketHandler(BaseHTTPRequestHandler):
+    server: Bucket
+    protocol_version = "HTTP/1.1"
+
+    def do_HEAD(self) -> None:
+        name, asked = self.path.removeprefix("/shop/x.rbe/"), self.headers["Range"]
+        self.server.asked.append((self.command, name, asked))
+        signed = "AWS4-HMAC-SHA256 Credential=reader/" in self.headers["Authorization"]
+        path = self.server.directory / name
+        if self.server.refuses or not signed or not path.is_file():
+            self.send_response(404 if signed and not self.server.refuses else 403)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        content = path.read_bytes()
+        first, last = 0, len(content) - 1
+        if asked is not None:
+            first, last = (int(number) for number in asked.removeprefix("bytes=").split("-"))
+            last = min(last, len(content) - 1)
+        self.send_response(200 if asked is None else 206)
+        self.send_header("ETag", '"1"')
+        self.send_header("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT")
+        self.send_header("Content-Range", f"bytes {first}-{last}/{len(content)}")
+        self.send_header("Content-Length", str(last + 1 - first))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content[first : last + 1])
+
+    do_GET = do_HEAD
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def bucket_of(directory: Path) -> Iterator[Bucket]:
+    server = Bucket(directory)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_an_object_store(store: Store, tmp_path: Path) -> None:
+    with bucket_of(store.directory) as bucket:
+        same(bucket.url, store.directory)
+        read = {name for method, name, _ in bucket.asked if method == "GET"}
+        assert {"MANIFEST", "segment-00000000.rbs", "model/config.json", "model/model.safetensors"} <= read
+        assert all(asked for method, _, asked in bucket.asked if method == "GET")  # pyarrow reads ranges
+        bucket.asked.clear()
+        same(bucket.url, store.directory)
+        assert {name for method, name, _ in bucket.asked if method == "GET"} == {
+            "MANIFEST",
+            "model/config.json",
+        }
+        with Index.open(store.directory) as index:
+            index.delete([7])
+        same(bucket.url, store.directory)
+        add_model(store, tmp_path / "model")
+        same_texts(bucket.url, store.directory)
+
+
+def test_a_bucket_of_the_same_name_at_another_endpoint(store: Store, tmp_path: Path) -> None:
+    shutil.copytree(store.directory, tmp_path / "y.rbe")
+    with Index.open(tmp_path / "y.rbe") as other:
+        other.delete(range(100))
+    with bucket_of(store.directory) as one, bucket_of(tmp_path / "y.rbe") as two:
+        with Index.open(one.url) as first:
+            same(two.url, tmp_path / "y.rbe")
+            first.refresh()
+            assert len(first) == 498
+        same(one.url, store.directory)
+
+
+def test_damage_and_refusals_of_an_object_store(store: Store) -> None:
+    segment = store.directory / "segment-00000000.rbs"
+    content = segment.read_bytes()
+    with bucket_of(store.directory) as bucket:
+        segment.write_bytes(content[:200] + bytes([content[200] ^ 1]) + content[201:])
+        with pytest.raises(
+            CorruptError, match=r"^the copy of s3://shop/x\.rbe/segment-00000000\.rbs is damaged"
+        ):
+            Index.open(bucket.url)
+        segment.write_bytes(content[:-1])
+        with pytest.raises(FileError, match=r"^cannot copy segment-00000000\.rbs from s3://shop/x\.rbe: "):
+            Index.open(bucket.url)
+        segment.write_bytes(content)
+        same(bucket.url, store.directory)  # which goes on where the copy ended
+        with pytest.raises(FileError, match=r"^s3://shop/y\.rbe is not an rbegir index: it has no MANIFEST"):
+            Index.open(bucket.url.replace("x.rbe", "y.rbe"))
+        bucket.refuses = True
+        with pytest.raises(FileError, match=r"^cannot read MANIFEST from s3://shop/x\.rbe: ") as caught:
+            Index.open(bucket.url)
+        assert "secret" not in str(caught.value)

@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,6 +32,12 @@ CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 PROBE_SECONDS = 20.0
 DIAL_SECONDS = 3.0
 STORE_BYTES = 256 << 20  # of a cluster on this machine alone: questions and answers are small
+UNPROTECTED = (
+    "the Ray cluster at {} accepts clients without a token: anyone who reaches its ports can run programs on "
+    "its machines. Make a token with `ray get-auth-token --generate`, copy it to all of them, and start Ray "
+    "again with RAY_AUTH_MODE=token. If only trusted users reach its network, set RAY_AUTH_MODE=disabled to "
+    "silence this warning."
+)
 START_HINT = "start Ray there with `ray start --head`, or leave the address out to use this machine alone"
 
 _lock = threading.Lock()
@@ -137,36 +144,37 @@ def _on_loopback(ray: Any) -> Iterator[None]:
 
 
 def probe(address: str) -> None:
-    """Refuse an address where no Ray cluster answers, within bounded time."""
+    """Refuse an address where no Ray cluster answers, within bounded time.
+
+    It is tried without a token first. A Ray that accepts this accepts a token as well, so trying with a token
+    would not tell whether it requires one.
+    """
     host, port = _parts(address)
     try:
         socket.create_connection((host, port), timeout=DIAL_SECONDS).close()
     except OSError as error:
         reason = (error.strerror or str(error) or "no answer").lower()
         raise ClusterError(f"nothing answers at {address}: {reason}", hint=START_HINT) from error
-    problem: ClusterError | VersionError | None = None
-    for mode in _modes():
-        problem = _try(address, mode)
-        if problem is None:
-            if mode is not None:
-                os.environ[AUTH_MODE] = mode
-            return
-    assert problem is not None
-    raise problem
+    chosen = os.environ.get(AUTH_MODE)
+    problem = _try(address, "disabled")
+    if problem is None:
+        if chosen != "disabled":
+            warnings.warn(UNPROTECTED.format(address), stacklevel=2)
+        return
+    if chosen not in (None, "disabled") or (chosen is None and _has_token()):
+        problem = _try(address, chosen or "token")
+    if problem is not None:
+        raise problem
+    os.environ[AUTH_MODE] = chosen or "token"
 
 
-def _modes() -> list[str | None]:
-    """How to authenticate: as the environment says, or else with Ray's token first if there is one.
-
-    `ray start` requires the token whenever the user has one, but `ray.init` only sends it when told to.
-    """
-    if AUTH_MODE in os.environ:
-        return [None]
-    has_token = "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_TOKEN_PATH" in os.environ
-    return ["token", None] if has_token or (Path.home() / ".ray" / "auth_token").exists() else [None]
+def _has_token() -> bool:
+    """Whether the user has a token: `ray start` uses it, but `ray.init` only sends it when told to."""
+    named = "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_TOKEN_PATH" in os.environ
+    return named or (Path.home() / ".ray" / "auth_token").exists()
 
 
-def _try(address: str, mode: str | None) -> ClusterError | VersionError | None:
+def _try(address: str, mode: str) -> ClusterError | VersionError | None:
     """Connect from a process of its own; None if that works, or else why not."""
     source = "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False); ray.shutdown()"
     try:
@@ -176,7 +184,7 @@ def _try(address: str, mode: str | None) -> ClusterError | VersionError | None:
             text=True,
             timeout=PROBE_SECONDS,
             stdin=subprocess.DEVNULL,
-            env={**os.environ, **({} if mode is None else {AUTH_MODE: mode})},
+            env={**os.environ, AUTH_MODE: mode},
         )
     except subprocess.TimeoutExpired:
         return ClusterError(
