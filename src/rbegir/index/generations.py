@@ -216,7 +216,10 @@ class Generations:
         return len(given) if columns else 0
 
     def delete(self, ids: Any = None, *, where: Where = None, tenant: Tenant = None) -> int:
-        """Delete keywords by id, or all that pass a filter, from all generations; options as for an index."""
+        """Delete keywords by id, or all that pass a filter, from all generations, and return how many.
+
+        With `tenant`, only keywords of that tenant are deleted; without ids and filter, all of them.
+        """
         check_deletion(ids, where, tenant)
         wanted = None if ids is None else check_ids(ids)
         gone: dict[Any, None] = {}

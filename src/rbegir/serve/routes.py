@@ -152,10 +152,13 @@ class Handlers:
         given = parameters(request, self._settings, "limit", "after", "where", "tenant")
         selection, limit = self._selection(given), int(given.get("limit", MAX_LIMIT))
         after = int(given["after"]) if "after" in given else None
-        state = of_tenant(index.snapshot, selection["tenant"])
+
+        def begin() -> Iterator[pa.RecordBatch]:
+            state = of_tenant(index.snapshot, selection["tenant"])
+            return begun(state.batches(min(limit, EXPORT_ROWS), selection["where"], after))
+
         with filters_until_left():
-            batches = state.batches(min(limit, EXPORT_ROWS), selection["where"], after)
-            batches = await asyncio.to_thread(begun, batches)
+            batches = await asyncio.to_thread(begin)
         batches = first_rows(batches, limit) if after is None else islice(batches, 1)
         request.state.clock.reschedule(None)  # `within` restarts it for every chunk
         chunks = arrow_stream(batches) if wants_arrow(request) else json_lines(batches)
