@@ -199,9 +199,10 @@ class Handlers:
 
     def _selection(self, given: dict[str, str]) -> dict[str, Any]:
         """The parameters `where` and `tenant` as the index takes them."""
-        tenant = given.get("tenant")
-        own = None if tenant is None else tenant_named(tenant, self._index.info())
-        return {"where": given.get("where"), "tenant": own}
+        return {
+            "where": given.get("where"),
+            "tenant": tenant_named(given.get("tenant"), self._index.info()),
+        }
 
     def _check_encodes(self, given: str, instead: str) -> None:
         if self._service.encodes != given:
