@@ -136,7 +136,7 @@ def equal(ours: rbegir.Hits, theirs: rbegir.Hits) -> None:
         assert np.array_equal(mine, other, equal_nan=name == "scores"), name
     assert (ours.texts is None) == (theirs.texts is None)
     assert ours.texts is None or ours.texts.tolist() == theirs.texts.tolist()
-    assert ours.to_arrow() == theirs.to_arrow()
+    assert not ours.rows.size or ours.to_arrow() == theirs.to_arrow()
     assert ours.attributes == theirs.attributes
     assert ours.certificate == theirs.certificate
     assert ours.recall == theirs.recall

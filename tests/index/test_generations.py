@@ -174,6 +174,21 @@ def test_update_count_and_delete_see_the_newest_version(tmp_path: Path) -> None:
                 both.delete(**wrong)
 
 
+def test_vectors_are_added_and_found(tmp_path: Path) -> None:
+    vectors = np.random.default_rng(2).standard_normal((60, 64)).astype(np.float32)
+    binarizer = rbegir.Binarizer(64).fit(vectors)
+    for name in ("old", "new"):
+        rbegir.Index.create(tmp_path / name, binarizer).close()
+    with rbegir.Index.open(tmp_path / "old") as old:
+        old.add(vectors[:40])
+    with rbegir.Generations([tmp_path / "old", tmp_path / "new"]) as both:
+        assert both.add(vectors[40]).tolist() == [40]
+        assert both.add(vectors[41:].tolist()).tolist() == list(range(41, 60))
+        assert both.upsert(vectors[7], [7]).tolist() == [7]
+        assert both.search(vectors[40].tolist(), k=1).ids.tolist() == [[40]]
+        assert both.search(vectors, k=1).ids.ravel().tolist() == list(range(60))
+
+
 def test_default_ids_never_repeat(tmp_path: Path) -> None:
     paths = make(tmp_path, [OLD, NEW])
     with rbegir.Index.open(paths[0], model=OLD) as index:

@@ -17,6 +17,7 @@ from rbegir.codes import layout, score
 from rbegir.errors import FileError, InputError, MismatchError
 from rbegir.index import segment, writer
 from rbegir.index.store import Index
+from rbegir.index.tenant import within
 from rbegir.index.writer import tail_to_merge
 from rbegir.search.backend import Partition
 from rbegir.search.reference import ReferenceBackend
@@ -327,3 +328,20 @@ def test_filters_count_list_and_delete(index: Index) -> None:
         index.count("prise < 3")
     assert index.delete(where="id is not null") == 3
     assert index.count() == 0
+
+
+def test_keywords_behind_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segment, "CHUNK", 128)
+    with Index.create(tmp_path / "x.rbe", n=64, keyword_planes=2, tenant="shop") as index:
+        for count in (333, 50, 9):
+            index.add_codes(random_codes(count), attributes={"shop": [i % 2 for i in range(count)]})
+        index.delete(np.arange(5, 300, 3))
+        for chosen in ({}, {"where": "id >= 100"}, {"tenant": 1}, {"where": "id > 380", "tenant": 0}):
+            live = [row["id"] for row in index.rows(**chosen)]
+            state = within(index.snapshot, chosen.get("tenant"))
+            for after in (-1, 0, 4, 5, 127, 128, 129, 256, 332, 333, 382, 383, 391, 10**9):
+                batches = list(state.batches(70, chosen.get("where"), after))
+                assert [row for batch in batches for row in batch["row"].to_pylist()] == [
+                    row for row in live if row > after
+                ]
+                assert all(batch["id"] == batch["row"] for batch in batches)

@@ -215,9 +215,9 @@ def check_tenant(tenant: str | int, column: str | None, dtype: str | None) -> pa
     return pa.array([tenant], pa.int64())
 
 
-def tenant_named(text: str, info: Mapping[str, Any]) -> str | int:
-    """Parse a tenant given on a command line or in a URL, for the index that `info` describes."""
-    if info["attributes"].get(info.get("tenant"), "string") == "string":
+def tenant_named(text: str | None, info: Mapping[str, Any]) -> str | int | None:
+    """Parse a tenant given on a command line or in a URL, for the index that `info` describes; None: none."""
+    if text is None or info["attributes"].get(info.get("tenant"), "string") == "string":
         return text
     try:
         return int(text)

@@ -194,7 +194,7 @@ def delete(
                 wanted = [int(text) for text in wanted]
             except ValueError as error:
                 raise InputError(f"the ids of this index are whole numbers: {error}") from error
-        own = None if tenant is None else tenant_named(tenant, opened.info())
+        own = tenant_named(tenant, opened.info())
         deleted = opened.delete(wanted or None, where=where, tenant=own)
         _report(opened, as_json, deleted_now=deleted)
 
@@ -239,8 +239,7 @@ def count(
     from rbegir.base.arguments import tenant_named
 
     with rbegir.Index.open(index, read_only=True) as opened:
-        own = None if tenant is None else tenant_named(tenant, opened.info())
-        found = opened.count(where, tenant=own)
+        found = opened.count(where, tenant=tenant_named(tenant, opened.info()))
     tell({"keywords": found}, as_json, f"{found:,}")
 
 

@@ -83,7 +83,7 @@ def search(
         hits = opened.search(
             queries,
             10 if k is None and min_score is None else k,
-            tenant=None if tenant is None else tenant_named(tenant, opened.info()),
+            tenant=tenant_named(tenant, opened.info()),
             after=Cursor.join([Cursor.read(text) for text in after]).text() if after else None,
             **some(locals(), "where", "must", "item", "min_score"),
             **some(locals(), "mode", "planes", "rerank", "candidates", "why"),
@@ -172,7 +172,7 @@ def join(
     with contextlib.ExitStack() as opened:
         keywords = opened.enter_context(rbegir.Index.open(index, read_only=True))
         queries = None if other is None else opened.enter_context(rbegir.Index.open(other, read_only=True))
-        own = None if tenant is None else tenant_named(tenant, keywords.info())
+        own = tenant_named(tenant, keywords.info())
         asked = keywords.joining(queries, k, min_score, texts=texts, where=where, tenant=own)
         backend = open_backend(device.split(","), *keywords.snapshot.manifest.shape, threads)
         facts = write_pairs(out, asked, backend, opened.enter_context(reported(None, "joining")))
@@ -361,5 +361,4 @@ def mcp(
                 f"{index} was made with a Binarizer, so it is searched by vectors, and assistants send texts",
                 hint="build an index of texts with a model: rbegir index build",
             )
-        own = None if tenant is None else tenant_named(tenant, opened.info())
-        McpServer(opened, own).serve(sys.stdin.buffer, sys.stdout.buffer)
+        McpServer(opened, tenant_named(tenant, opened.info())).serve(sys.stdin.buffer, sys.stdout.buffer)

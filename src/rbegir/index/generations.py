@@ -33,14 +33,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rbegir.base.arguments import check_attributes, check_deletion, check_ids
+from rbegir.base.arguments import as_batch, check_attributes, check_deletion, check_ids
 from rbegir.codes.planes import Codes
 from rbegir.encode.encoder import Encoder
 from rbegir.errors import InputError, MismatchError, whole_number
 from rbegir.index.creation import keywords_of
 from rbegir.index.query import encode_queries
 from rbegir.index.snapshot import Positions
-from rbegir.index.store import Ids, Index
+from rbegir.index.store import Ids, Index, Vectors
 from rbegir.index.tenant import within
 from rbegir.search.hits import Cursor, Hits, keep, merge
 from rbegir.search.items import first_of_items, item_numbers
@@ -174,8 +174,9 @@ class Generations:
             found = [new or old for new, old in zip(index.get(ids), found, strict=True)]
         return found
 
-    def add(self, texts: Sequence[str], ids: Any = None, attributes: Any = None) -> Ids:
+    def add(self, texts: Sequence[str] | Vectors, ids: Any = None, attributes: Any = None) -> Ids:
         """Add keywords to the newest generation; an id that exists in any generation is refused."""
+        texts = as_batch(texts)
         if ids is None and self.info()["id_type"] == "int64":
             start = self._rows_before(len(self.indexes))
             ids = np.arange(start, start + len(texts))
@@ -189,7 +190,7 @@ class Generations:
             )
         return self.indexes[-1].add(texts, ids, attributes)
 
-    def upsert(self, texts: Sequence[str], ids: Any, attributes: Any = None) -> Ids:
+    def upsert(self, texts: Sequence[str] | Vectors, ids: Any, attributes: Any = None) -> Ids:
         """Add keywords to the newest generation, replacing those with the same ids in all generations."""
         made = self.indexes[-1].upsert(texts, ids, attributes)
         for index in _used(self.indexes[:-1]):
@@ -215,7 +216,10 @@ class Generations:
         return len(given) if columns else 0
 
     def delete(self, ids: Any = None, *, where: Where = None, tenant: Tenant = None) -> int:
-        """Delete keywords by id, or all that pass a filter, from all generations; options as for an index."""
+        """Delete keywords by id, or all that pass a filter, from all generations, and return how many.
+
+        With `tenant`, only keywords of that tenant are deleted; without ids and filter, all of them.
+        """
         check_deletion(ids, where, tenant)
         wanted = None if ids is None else check_ids(ids)
         gone: dict[Any, None] = {}

@@ -102,14 +102,15 @@ class LiveRows:
     def count(self) -> int:
         return self.table.count if self.live is None else masks.size(self.live)
 
-    def spans(self) -> Iterator[Int64s]:
-        """The live positions, ascending, chunk by chunk."""
-        for start in range(0, self.table.count, CHUNK):
+    def spans(self, first: int = 0) -> Iterator[Int64s]:
+        """The live positions from `first` on, ascending, chunk by chunk."""
+        for start in range(first // CHUNK * CHUNK, self.table.count, CHUNK):
             stop = min(start + CHUNK, self.table.count)
             if self.live is None:
-                yield np.arange(start, stop)
+                yield np.arange(max(first, start), stop)
             else:
-                yield start + masks.to_positions(self.live[start >> 6 : -(-stop >> 6)], stop - start)
+                found = start + masks.to_positions(self.live[start >> 6 : -(-stop >> 6)], stop - start)
+                yield found[np.searchsorted(found, first) :]
 
     def has_values(self, column: str) -> bool:
         """Whether any of the keywords has a value in a column."""

@@ -314,9 +314,8 @@ class Snapshot:
         """The positions of the live keywords behind the row `after` that pass, ordered by row, at most `rows`
         at a time."""
         for one, passing in zip(self.segments, self.passing(where), strict=True):
-            (known,) = one.segment.up_to(np.array([after]))
-            for found in passing.spans():
-                span = found[np.searchsorted(found, known) :]
+            (first,) = one.segment.up_to(np.array([after])).tolist()
+            for span in passing.spans(first):
                 for start in range(0, span.size, rows):
                     yield one.segment, span[start : start + rows]
 

@@ -163,10 +163,13 @@ class Handlers:
         given = parameters(request, self._settings, "limit", "after", "where", "tenant")
         selection, limit = self._selection(given), int(given.get("limit", MAX_LIMIT))
         after = int(given["after"]) if "after" in given else None
-        state = within(index.snapshot, selection["tenant"])
+
+        def begin(masks: Any) -> Iterator[pa.RecordBatch]:
+            state = within(index.snapshot, selection["tenant"])
+            return begun(state.batches(min(limit, EXPORT_ROWS), selection["where"], after), masks)
+
         async with self._filtered(request, self._selecting(**selection)) as masks:
-            batches = state.batches(min(limit, EXPORT_ROWS), selection["where"], after)
-            batches = await self._read(partial(begun, batches, masks))
+            batches = await self._read(partial(begin, masks))
         batches = first_rows(batches, limit) if after is None else islice(batches, 1)
         request.state.clock.reschedule(None)  # `_within` restarts it for every chunk
         chunks = arrow_stream(batches) if wants_arrow(request) else json_lines(batches)
@@ -207,9 +210,10 @@ class Handlers:
 
     def _selection(self, given: dict[str, str]) -> dict[str, Any]:
         """The parameters `where` and `tenant` as the index takes them."""
-        tenant = given.get("tenant")
-        own = None if tenant is None else tenant_named(tenant, self._index.info())
-        return {"where": given.get("where"), "tenant": own}
+        return {
+            "where": given.get("where"),
+            "tenant": tenant_named(given.get("tenant"), self._index.info()),
+        }
 
     def _selecting(self, where: str | None, tenant: Tenant = None) -> SearchRequest:
         """A request with a filter, held against the limits, for what is not a search."""
