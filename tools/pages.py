@@ -161,6 +161,7 @@ def benchmarks() -> Json:
         "maxsim": load("maxsim-gpu"),
         "serve": load("serve"),
         "filters": load("filters"),
+        "join": load("join") if (RESULTS / "join.json").exists() else None,
         "growth": load("growth"),
         "everyday": load("everyday"),
         "rerank": load("rerank"),

@@ -1,9 +1,9 @@
 // The kernels of one architecture against plain arithmetic, without Python: for machines that can only be emulated.
 //
 // Scan: every shape, with keywords that are hard (small norms, ties, one bit away from the best), batches on both sides
-// of the limit where groups are expanded, masks, limits of each query, and k around the thresholds. Floating point: every kernel must give the
-// bits of the portable one. Checksum: the instruction against tables. Prints a digest of all results, which is the same
-// on every architecture.
+// of the limit where groups are expanded, masks, limits of each query, and k around the thresholds. Floating point: every
+// kernel must give the bits of the portable one. Checksum: the instruction against tables. Prints a digest of all results,
+// which is the same on every architecture.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>

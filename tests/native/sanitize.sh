@@ -54,7 +54,7 @@ declare -A threaded=(
     [scan_bandwidth]="tests/lab/bench/test_bench_scan.py::test_read_sum_reads_everything"
 )
 # Left out: thousands of small searches, work that is torch's or Python's, and a limit on memory that the sanitisers exceed.
-left_out="not torch and not sizes and not worlds and not norms and not anything and not many_results"
+left_out="not torch and not sizes and not norms and not anything and not many_results"
 left_out+=" and not every_code_point and not joining_newline and not very_long_text and not fewer_threads"
 
 for part in $(sed -n 's/^ *bind_\([a-z]*\)(m);.*/\1/p' src/rbegir/_native/module.cpp); do

@@ -1,7 +1,7 @@
 // The instruction sets that kernels are written for, and which of them this CPU runs.
 //
-// A name means the same for every family of kernels (scan, tower, refine): what their kernels of that name need
-// together. So one name tells what ran, and one override (RBEGIR_ISA, read in isa.py) holds for all.
+// A name means the same for both families of kernels (scan_kernel.hpp, float_kernels.hpp): what their kernels of that
+// name need together. So one name tells what ran, and one override (RBEGIR_ISA, read in __init__.py) holds for all.
 #pragma once
 
 #include <initializer_list>
