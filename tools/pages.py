@@ -22,6 +22,7 @@ from plan_figures import RESULTS, ROOT, load
 
 from rbegir.errors import InputError
 from rbegir.lab.bench.accuracy import spread
+from rbegir.lab.bench.host import cpu_name
 from rbegir.lab.figures import Json, Stat, big, environment
 from rbegir.lab.plan import Wish, plan
 from rbegir.lab.reproduce.job import read_results
@@ -116,9 +117,7 @@ def benchmarks() -> Json:
     def host(result: Json) -> str:
         about = result["host"]
         device = about.get("device", "cpu")
-        model = f" (family {about['cpu_family']}, model {about['cpu_model']})" if "cpu_model" in about else ""
-        machine = f"{about['cpu']}{model}" if device == "cpu" else device
-        return f"{machine}, {about['cpus']} CPU cores{unclean(about['commit'])}"
+        return f"{cpu_name(about) if device == 'cpu' else device}, {about['cpus']} CPU cores{unclean(about['commit'])}"
 
     def of_runs(row: str) -> str:
         """The mark of a model of the paper's tables."""
@@ -332,7 +331,7 @@ def pages() -> Iterator[tuple[Path, str]]:
     yield DOCS / "benchmarks.md", render("benchmarks", **figures)
     yield DOCS / "generalisations.md", render("generalisations", **generalisations())
     yield DOCS / "reliability.md", render("reliability", **reliability())
-    cluster = {"cluster": load("cluster"), "survived": load("cluster-faults")}
+    cluster = {"cluster": load("cluster"), "cpu_name": cpu_name, "survived": load("cluster-faults")}
     parts = (("cluster", cluster), ("plan", plans()), ("upgrade", upgrade()), ("vectors", vectors()))
     for name, found in parts:
         yield DOCS / f"{name}.md", between_marks(DOCS / f"{name}.md", render(name, **found))

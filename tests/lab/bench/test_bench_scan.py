@@ -159,6 +159,8 @@ def test_host() -> None:
     assert found["versions"]["no-such-package"] is None
     assert found["versions"]["numpy"] == np.__version__
     assert found["cpus"] >= 1
+    assert host.cpu_name({"cpu": "A", "cpu_family": "25", "cpu_model": "17"}) == "A (family 25, model 17)"
+    assert host.cpu_name({"cpu": "A"}) == "A"
     json.dumps(found)
 
 

@@ -94,6 +94,12 @@ def describe(packages: Sequence[str] = ()) -> dict[str, Any]:
     }
 
 
+def cpu_name(about: dict[str, Any]) -> str:
+    """The CPU of a description, with family and model where it has them: names alone are often the same."""
+    model = f" (family {about['cpu_family']}, model {about['cpu_model']})" if "cpu_model" in about else ""
+    return f"{about['cpu']}{model}"
+
+
 def load_average() -> float:
     """The load of the last minute."""
     return round(os.getloadavg()[0], 2)

@@ -16,6 +16,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from rbegir.errors import needing
+from rbegir.lab.bench.host import cpu_name
 from rbegir.lab.figures import Json, Stat, environment, interval
 from rbegir.lab.reproduce import paper
 from rbegir.lab.reproduce.dataset import HEADLINE
@@ -109,7 +110,7 @@ def section(result: Json, gpu: Json | None = None) -> Json:
     changed = {shown(row) for row, commit in commits if commit.endswith("+")}
     return {
         **result,
-        "device": result["device"] if result["device"] != "cpu" else result["host"]["cpu"],
+        "device": result["device"] if result["device"] != "cpu" else cpu_name(result["host"]),
         "seeds": sorted({run["seed"] for run in result["runs"]}),
         "results": results,
         "gpu": gpu,
