@@ -121,6 +121,7 @@ def test_what_is_refused(tmp_path: Path, vectors: Array, model: Path) -> None:
         ((file, "--metric", "far"), "metric must be one of cosine, ip, l2, got 'far'"),
         ((model, texts, "--metric", "l2"), "--metric is for vectors"),
         ((model, texts, "--bytes", 16), "--bytes belong to --encoder and to vectors"),
+        ((model, texts, "--cluster", "local", "--n", 64), "--bytes belong to --encoder and to vectors"),
         ((file, "--bytes", 13), "no code takes 13 bytes"),
         ((binarizer, file, "--bytes", 16), "--bytes and --metric are for a Binarizer that is fitted"),
         ((file, "--bytes", 16, "--keyword-planes", 2), "--keyword-planes and --bytes cannot both be given"),

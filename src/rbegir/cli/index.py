@@ -89,8 +89,8 @@ def build(
         raise InputError("vectors are encoded by a Binarizer", hint="leave out --encoder and --cluster")
     if metric is not None and not vectors:
         raise InputError("--metric is for vectors", hint="a model has its own")
-    shape = {"n": n, "keyword_planes": keyword_planes, "bytes": code_bytes}
-    shape = {name: value for name, value in shape.items() if value is not None}
+    given = {"n": n, "keyword_planes": keyword_planes, "bytes": code_bytes}
+    shape = {name: value for name, value in given.items() if value is not None}
     if shape and not vectors and not encoder:
         raise InputError(
             "--n, --keyword-planes and --bytes belong to --encoder and to vectors", hint="a model has its own"

@@ -14,7 +14,7 @@ import rbegir
 from rbegir.codes.planes import Codes
 from rbegir.codes.score import cosines, keys
 from rbegir.encode.binarizer.binarizer import KIND
-from rbegir.encode.binarizer.scores import Scoring, knots
+from rbegir.encode.binarizer.scores import Scoring, calibrated, knots
 from rbegir.encode.binarizer.vectors import METRICS
 from rbegir.errors import CorruptError, InputError, VersionError
 from rbegir.search.hits import Hits
@@ -123,6 +123,23 @@ def test_the_map_is_the_mean_of_the_truth_and_monotone() -> None:
     assert np.abs(np.interp(at, inputs, outputs) - np.tanh(2 * at)).max() < 0.02
     falling = knots(estimate, -meant)
     assert (np.diff(falling[1]) >= 0).all()
+
+
+def test_an_interval_covers_the_choice_of_keywords() -> None:
+    """All queries have the same nearest keywords, so that their number says nothing about the recall."""
+    plain = Scoring(np.zeros((1, 1), np.float32), np.zeros((2, 2), np.float32), np.zeros(7, np.float32))
+    measured = []
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        worth, error = rng.standard_normal((2, 2000)) * np.asarray([[1], [0.1]])  # of keywords
+        meant = worth + 0.02 * rng.standard_normal((100, 2000))
+        read = meant + error
+        order, own = (read * 1e6).astype(np.int64), np.zeros(meant.shape, np.bool_)
+        measured.append(calibrated(plain, read, meant, order, own).measured)
+    for figure, low, high in np.asarray(measured).T[:6].reshape(2, 3, 60):
+        expected = np.sqrt(np.mean(figure**2))
+        assert np.mean((low < expected) & (expected < high)) > 0.8
+        assert np.mean(high - low) < 8 * np.std(figure)
 
 
 @pytest.mark.parametrize("metric", METRICS)

@@ -29,6 +29,7 @@ from rbegir.encode.binarizer.vectors import Floats, Space, lengths, product
 Doubles = npt.NDArray[np.float64]
 Keys = npt.NDArray[np.int64]
 TOP = 10
+GROUPS, DEEP = 16, 4 * TOP  # of keywords that are left out in turn, and how many hits are then known
 KNOTS, PER_KNOT, RANKS = 16, 40, 32
 FAR = 1e6  # where the outer pieces of the map end, in spreads of the estimates
 NORMAL = 1.96  # standard deviations that 95 % of a normal distribution lie within
@@ -108,15 +109,27 @@ def calibrated(
     ranked = np.argsort(-order, axis=1, kind="stable")
     seen = [np.take_along_axis(array, ranked[:, ranks], axis=1) for array in (estimate, truth)]
     halves = [[array[start::2].ravel() for array in seen] for start in (0, 1)]
-    hits = np.argsort(np.where(own, np.iinfo(np.int64).min, order), axis=1)[:, ::-1][:, :TOP]
-    best = np.argsort(np.where(own, -np.inf, truth), axis=1)[:, ::-1][:, :TOP]
-    squares = np.empty(len(order))
+    hits = np.argsort(np.where(own, np.iinfo(np.int64).min, order), axis=1)[:, ::-1][:, :DEEP]
+    best = np.argsort(np.where(own, -np.inf, truth), axis=1)[:, ::-1][:, :DEEP]
+    squares = np.empty(hits.shape)
     for start, half in enumerate(reversed(halves)):  # the map of one half of the queries, tested on the other
-        own_hits = hits[start::2]
-        read, meant = (np.take_along_axis(array[start::2], own_hits, axis=1) for array in (estimate, truth))
-        squares[start::2] = np.mean((np.interp(read, *knots(*half)) - meant) ** 2, axis=1)
-    found = [len(np.intersect1d(*pair)) / hits.shape[1] for pair in zip(hits, best, strict=True)]
-    error, recall = np.sqrt(np.maximum(interval(squares), 0)), interval(np.asarray(found))
+        read, meant = (np.take_along_axis(a[start::2], hits[start::2], axis=1) for a in (estimate, truth))
+        squares[start::2] = (np.interp(read, *knots(*half)) - meant) ** 2
+
+    def of_queries(group: int) -> tuple[Doubles, Doubles]:
+        """Squared error and recall [Q] if a group of keywords, drawn at random, were not there."""
+        left = [np.argsort(rows % GROUPS == group, axis=1, kind="stable")[:, :TOP] for rows in (hits, best)]
+        ten, true = (
+            np.take_along_axis(rows, at, axis=1) for rows, at in zip((hits, best), left, strict=True)
+        )
+        found = (ten[:, :, None] == true[:, None, :]).any(axis=2)  # [Q, 10]
+        return np.take_along_axis(squares, left[0], axis=1).mean(axis=1), found.mean(axis=1)
+
+    drawn = zip(
+        *(of_queries(group) for group in (GROUPS, *range(GROUPS))), strict=True
+    )  # GROUPS: all are there
+    error, recall = (interval(whole, np.mean(parts, axis=1)) for whole, *parts in drawn)
+    error = np.sqrt(np.maximum(error, 0))
     measured = np.concatenate([error, recall, [order.shape[1]]])
     both = (np.concatenate(pair) for pair in zip(*halves, strict=True))
     return plain._replace(knots=knots(*both), measured=measured.astype(np.float32))
@@ -135,8 +148,13 @@ def knots(estimate: Doubles, truth: Doubles) -> Floats:
     return np.asarray([[low, *inputs, high], [before, *outputs, after]]).astype(np.float32)
 
 
-def interval(draws: Doubles) -> Doubles:
-    """The mean of independent draws and the ends of its 95 % interval."""
-    mean = float(np.mean(draws))
-    half = NORMAL * float(np.std(draws, ddof=1)) / len(draws) ** 0.5
+def interval(draws: Doubles, without: Doubles) -> Doubles:
+    """The mean of what queries give, and the ends of its 95 % interval.
+
+    The variance has two parts: that of the queries, whose `draws` [Q] are independent, and that of the
+    keywords, by the jackknife: `without` [groups] are the means without each group of them.
+    """
+    mean, groups = float(np.mean(draws)), len(without)
+    variance = np.var(draws, ddof=1) / len(draws) + (groups - 1) * np.var(without)
+    half = NORMAL * float(np.sqrt(variance))
     return np.asarray([mean, mean - half, mean + half])
