@@ -256,6 +256,21 @@ def test_without_validation(pairs_file: Path, tmp_path: Path, short_fits: None) 
     assert run(pairs_file, **{**settings, "out": None, "rerank": False}).model.reranker is None
 
 
+def test_a_file_of_validation_pairs_is_drawn_from_as_a_whole(
+    pairs_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[pa.Table] = []
+    validation = trainer.Validation
+    monkeypatch.setattr("rbegir.training.data.MAX_VALIDATION", 100)
+    monkeypatch.setattr(trainer, "Validation", lambda pairs, report: (
+        seen.append(pairs), validation(pairs, report))[1])  # fmt: skip
+    valid = write(tmp_path / "valid.tsv", *(f"q{i:05d}\tkeyword {i:05d}" for i in range(1000)))
+    assert run(pairs_file, **QUICK, epochs=1, valid=valid).valid_pairs == 100
+    places = [int(query[1:]) for query in seen[0]["query"].to_pylist()]
+    assert places == sorted(set(places))
+    assert np.histogram(places, bins=4, range=(0, 1000))[0].min() >= 15
+
+
 def test_public_name(pairs_file: Path) -> None:
     model = rbegir.train(pairs_file, **QUICK, epochs=1)
     assert isinstance(model, rbegir.Model)

@@ -62,7 +62,8 @@ def old(pairs: tuple[pa.Table, pa.Table], tmp_path_factory: pytest.TempPathFacto
     path.write_text(
         "\n".join(["query\tkeyword", *(f"{row['query']}\t{row['keyword']}" for row in few)]) + "\n"
     )
-    return train(path, config=SMALL, valid=False, out=folder / "model", epochs=2, batch_size=128)
+    plain = {"valid": False, "rerank": False, "batch_size": 128}
+    return train(path, config=SMALL, out=folder / "model", epochs=2, **plain)
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +109,8 @@ def test_a_kept_side_of_shared_towers(pairs: tuple[pa.Table, pa.Table], tmp_path
     path.write_text(
         "\n".join(["query\tkeyword", *(f"{row['query']}\t{row['keyword']}" for row in few)]) + "\n"
     )
-    shared = train(path, config=replace(SMALL, share_towers=True), valid=False, epochs=1, batch_size=128)
+    plain = {"valid": False, "rerank": False, "batch_size": 128}
+    shared = train(path, config=replace(SMALL, share_towers=True), epochs=1, **plain)
     texts = pairs[1]["keyword"].unique().to_pylist()[:50]
     made = upgrade(shared, pairs[0].slice(0, 500), valid=pairs[1], epochs=1, batch_size=128, keywords="keep")
     assert made.model.encode_keywords(texts) == shared.encode_keywords(texts)

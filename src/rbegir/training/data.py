@@ -256,8 +256,9 @@ def hold_out_below(places: npt.NDArray[np.float64]) -> float:
 
 def drawn(pairs: pa.Table) -> pa.Table:
     """MAX_VALIDATION of the pairs, drawn by a hash of their rows, in the order of the file: the same ones
-    however the file was divided."""
-    rows = pairs["row"].to_numpy()
+    however the file was divided. Without a column of rows they are a whole file."""
+    named = "row" in pairs.column_names
+    rows = pairs["row"].to_numpy() if named else np.arange(pairs.num_rows)
     places = rows.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)  # golden section: spread evenly
     chosen = np.argsort(places, kind="stable")[:MAX_VALIDATION]
     return pairs.take(pa.array(chosen[np.argsort(rows[chosen])]))

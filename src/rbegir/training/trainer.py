@@ -28,7 +28,7 @@ from rbegir.read.tokenizer import tokenize
 from rbegir.training import state
 from rbegir.training.config import Precision, TrainConfig, change
 from rbegir.training.corpus import ENOUGH, corpus_pairs, wanted_pairs
-from rbegir.training.data import MAX_VALIDATION, Teacher, TrainingData
+from rbegir.training.data import Teacher, TrainingData, drawn
 from rbegir.training.distributed import Exchange, Rank, join_processes
 from rbegir.training.loop import Run, Validation, train_all
 from rbegir.training.rerank import (
@@ -164,7 +164,7 @@ def run(
         if skipped:
             say(str(skipped))
         _check_trainable(data)
-        held = data.held_out if valid is None or valid is False else reader(valid).head(MAX_VALIDATION)
+        held = data.held_out if valid is None or valid is False else drawn(reader(valid).read_all())
         validation = None if held is None else _validation(held, valid, report)
         settings = settings.for_pairs(data.pairs)
         valid_pairs = len(validation) if validation else 0
