@@ -20,7 +20,7 @@ from rbegir.errors import FilterError, TextError
 from rbegir.index import filter as filters
 from rbegir.search.hits import Hits
 from rbegir.search.request import SearchRequest
-from rbegir.serve.batcher import Batcher, Search, deal
+from rbegir.serve.batcher import Batcher, LateError, Search, deal
 from rbegir.serve.monitor import Metrics
 from rbegir.serve.settings import Settings
 from rbegir.wire.problems import Problem
@@ -246,7 +246,9 @@ def test_a_scan_has_no_more_slow_tests_than_a_request_may_have(index: rbegir.Ind
         jobs = [batcher.submit(slow(number), "greedy") for number in range(4)]
         jobs += [batcher.submit(slow(9, 1), "modest"), batcher.submit(values_of(MODEST, 1), "modest")]
         gated.gate.set()
-        await asyncio.gather(*(job.future for job in jobs))
+        found = await asyncio.gather(*(job.future for job in jobs), return_exceptions=True)
+        # their filters are not known, and a scan does not wait for them
+        assert [isinstance(one, LateError) for one in found] == [True] * 5 + [False]
         assert batcher.waiting == 0
 
     gated = run(index, work)

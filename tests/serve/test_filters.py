@@ -154,6 +154,18 @@ def test_filters_that_are_not_ready_for_a_scan_are_evaluated_beside_it(
             assert [hit["id"] for hit in one["hits"]] == alone.ids[0, : alone.counts[0]].tolist()
 
 
+def test_a_slow_filter_that_is_known_needs_no_turn(
+    local: Start, evaluations: Evaluations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluations.go.set()
+    service = local()
+    first = service.search(queries=["hat"], k=50, where=SLOW)
+    monkeypatch.setattr(FilterQueue, "submit", lambda *_: pytest.fail("it was queued"))
+    assert service.search(queries=["hat"], k=50, where=SLOW) == first
+    assert sorted(hit["id"] for hit in first[0]["hits"]) == SLOW_IDS
+    assert evaluations.blocks == [("rbegir-filter", SLOW)]
+
+
 def test_a_filter_that_is_never_ready_is_refused(local: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batcher, "FILTER_S", -1)
     monkeypatch.setattr(FilterQueue, "_steps", lambda self, request, queries: iter(()))

@@ -10,10 +10,11 @@ the same result, because hits have one total order. So that ten hits do not wait
 requests with k in the same power of four share. Filters of one scan may have as many slow tests as those of a
 request. A request whose filter is refused fails alone.
 
-A scan may spend FILTER_S on filters. A request whose filter takes longer fails with LateError: the caller has
-it evaluated by `FilterQueue` and submits the request again. `FilterQueue` evaluates beside the scans, one
-block of keywords at a time for each client in turn, so that nobody waits for the slow filter of another
-client. With a cluster, the shards evaluate filters during the scan.
+A scan evaluates no filter with slow tests, and spends at most FILTER_S on others. A request whose filter is
+not known in time fails with LateError: the caller has it evaluated by `FilterQueue` and submits the request
+again. `FilterQueue` evaluates beside the scans, one block of keywords at a time for each client in turn, so
+that nobody waits for the slow filter of another client. With a cluster, the shards evaluate filters during
+the scan.
 
 Fair: clients take turns to choose the next scan. The places of a scan are divided evenly among the clients
 that wait for one of its kind, and those of a client among its requests, the oldest first. So a thousand
@@ -240,7 +241,7 @@ class Search:
     texts: list[str] | None = None
     vectors: npt.NDArray[np.float64] | None = None  # [queries, dims]
     values: Values | None = None
-    slow_tests: int = 0  # in its filters; if there are any, `FilterQueue` comes first
+    slow_tests: int = 0  # in its filters; 0 if these have been evaluated
 
     @cached_property
     def queries(self) -> Any:
@@ -429,7 +430,7 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
         def awaited(query: int) -> bool:
             now, job = time.thread_time(), jobs[query]
             ends.append(now + FILTER_S)
-            if now > ends[0]:
+            if now > ends[0] or job.search.slow_tests:
                 late.add(job)
             return job not in late and not job.future.done()
 

@@ -13,6 +13,7 @@ import io
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
@@ -262,16 +263,16 @@ class Handlers:
         return await unless_client_leaves(request, work)
 
     async def _hits(self, request: Request, search: Search) -> list[Hits]:
-        """The hits, unless the client leaves first. A slow filter is evaluated before the scan."""
-        slow = search.slow_tests > 0
-        for _ in range(TRIES):
-            filtered = search.request if slow else SearchRequest()
+        """The hits, unless the client leaves first. A filter that a scan does not wait for is evaluated
+        before the next."""
+        filtered = SearchRequest()
+        for _ in range(1 + TRIES):
             async with self._filtered(request, filtered, search.count):
                 job = self._service.batcher.submit(search, request.scope["state"]["client"])
                 try:
                     return await unless_client_leaves(request, job.future)
                 except LateError:
-                    slow = True
+                    filtered, search = search.request, replace(search, slow_tests=0)
                 finally:
                     self._service.batcher.forget(job)
         raise changing("the index changed faster than the filter could be evaluated")
