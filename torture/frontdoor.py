@@ -56,8 +56,9 @@ MIB = 1 << 20
 SIZE = 7 * MIB  # of a body
 HEALTH_CPU = 0.25  # seconds
 MEMORY = 300 * MIB
-# what all clients together may have in requests and unread responses, and room for the work on one of them
-PEAK_MEMORY = Settings.max_received_bytes + Settings.max_unsent_bytes + 128 * MIB
+# what all clients together may have in requests and unread responses, and room for the work on one of them:
+# 80,000 hits and their response, which take 250 MB on a quiet machine
+PEAK_MEMORY = Settings.max_received_bytes + Settings.max_unsent_bytes + 256 * MIB
 SETTLE_S = 120.0  # at most
 JSON = {"content-type": "application/json"}
 READERS = 40

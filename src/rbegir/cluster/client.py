@@ -235,7 +235,8 @@ class Cluster:
         self, codes: Codes | npt.NDArray[Any], k: int | None = 10, **options: Unpack[SearchOptions]
     ) -> Hits:
         """The best k keywords for each query code, or integer vector: int8 or int16 [queries, n], ±255."""
-        return self._search(*self._scoring(), codes, search_request(k, options))
+        request = search_request(k, options)
+        return self._search(*self._scoring(), codes, request)
 
     def get(self, ids: Any) -> list[dict[str, Any] | None]:
         """The keywords with these ids: id, text and attributes; None where there is none."""

@@ -140,7 +140,7 @@ def test_turbovec_is_calibrated_on_rows_from_all_over_the_file(monkeypatch: pyte
     """The first rows of a file may all be alike: calibrated on them, recall@10 is .05 instead of .40."""
     drawn = clustered(apart=1.0)
     monkeypatch.setattr(quantizers, "CALIBRATION_ROWS", 128)  # fewer than a cluster has
-    (row,) = accuracy._rows("turbovec", drawn, 16, 0, {})
+    (row,) = accuracy._rows("turbovec", drawn, 16, 0)
     assert row["recall@10"] > 0.3
 
 
