@@ -131,6 +131,16 @@ def test_a_notebook_shows_bars(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen()
 
 
+def test_without_rich_no_bar_is_shown_and_nothing_fails(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    with reported(None, "verifying") as report:
+        report(1, 2)
+    assert not seen()
+    assert capfd.readouterr().err == ""
+
+
 def test_only_the_main_thread_shows_bars_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "seen", lambda: True)
     found: list[bool] = []

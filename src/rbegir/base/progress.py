@@ -24,9 +24,11 @@ def wanted(progress: bool | None) -> bool:
 
 
 def seen() -> bool:
-    """Whether stderr shows bars: it is a terminal, or a notebook runs."""
-    from rich.console import Console
-
+    """Whether stderr shows bars: it is a terminal, or a notebook runs, and rich is installed."""
+    try:
+        from rich.console import Console
+    except ImportError:  # searching needs NumPy and pyarrow alone
+        return False
     console = Console(stderr=True)
     return bool(console.is_terminal or console.is_jupyter)
 
