@@ -13,30 +13,27 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from rbegir.search.gpu import local, proof
+from rbegir.search.gpu import proof
 from rbegir.search.gpu.card import Batch, Card
-from rbegir.search.gpu.local import Queues
 from rbegir.search.gpu.proof import Pending
 from rbegir.search.gpu.words import Slab, SlabSearch
-from rbegir.search.paper import SelectionGeometry
 
 LIMIT = 1 << 21  # slots of survivors: about 130 MB with what sorting needs
 KEPT = 16
 SLABS = 16  # per search; with more, looking them up costs more than a graph saves
 Kind = tuple[object, ...]
-Started = TypeVar("Started", Pending, Queues)
 
 
-class _Captured(NamedTuple, Generic[Started]):
+class _Captured(NamedTuple):
     graph: torch.cuda.CUDAGraph
     queries: npt.NDArray[np.int16]  # the pinned buffer that the graph reads
-    started: Started  # without pieces
+    started: Pending  # without pieces
     slabs: list[weakref.ref[Slab]]
 
 
@@ -45,7 +42,7 @@ class Replays:
 
     def __init__(self, card: Card) -> None:
         self.card = card
-        self._seen: OrderedDict[Kind, _Captured[Any] | None] = OrderedDict()  # None: seen once
+        self._seen: OrderedDict[Kind, _Captured | None] = OrderedDict()  # None: seen once
         self._off = False  # a driver that cannot capture
 
     def clear(self) -> None:
@@ -54,24 +51,15 @@ class Replays:
 
     def begin(self, pieces: list[SlabSearch], batch: Batch, k: int) -> Pending:
         """Enqueue an exact search."""
-        return self._start((k,), pieces, batch, lambda own: proof.begin(self.card, pieces, own, k))
 
-    def begin_queues(
-        self, pieces: list[SlabSearch], batch: Batch, want: int, geometry: SelectionGeometry
-    ) -> Queues:
-        """Enqueue the published selection."""
-        return self._start(
-            (want, geometry), pieces, batch, lambda own: local.begin(self.card, pieces, own, want, geometry)
-        )
+        def begin(own: Batch) -> Pending:
+            return proof.begin(self.card, pieces, own, k)
 
-    def _start(
-        self, wanted: Kind, pieces: list[SlabSearch], batch: Batch, begin: Callable[[Batch], Started]
-    ) -> Started:
         unfit = len(pieces) > SLABS or any(piece.mask is not None for piece in pieces)
         if self._off or unfit or batch.device.type != "cuda":
             return begin(batch)
         kind: Kind = (
-            *wanted, batch.queries, batch.planes, batch.mixed, batch.wide, self.card.method(batch),
+            k, batch.queries, batch.planes, batch.mixed, batch.wide, self.card.method(batch),
             *((id(piece.slab), piece.base) for piece in pieces),
         )  # fmt: skip
         if kind not in self._seen:
@@ -89,10 +77,9 @@ class Replays:
         self._seen.move_to_end(kind)
         np.copyto(found.queries, batch.host)
         found.graph.replay()
-        started: Started = replace(found.started, batch=batch, pieces=pieces)
-        return started
+        return replace(found.started, batch=batch, pieces=pieces)
 
-    def _first(self, kind: Kind, batch: Batch, begin: Callable[[Batch], Started]) -> Started:
+    def _first(self, kind: Kind, batch: Batch, begin: Callable[[Batch], Pending]) -> Pending:
         """Search without a graph, which compiles the kernels, and remember the kind if it is small."""
         started = begin(batch)
         self._seen.pop(kind, None)
@@ -103,8 +90,8 @@ class Replays:
         return started
 
     def _capture(
-        self, pieces: list[SlabSearch], batch: Batch, begin: Callable[[Batch], Started]
-    ) -> _Captured[Started]:
+        self, pieces: list[SlabSearch], batch: Batch, begin: Callable[[Batch], Pending]
+    ) -> _Captured:
         own = Batch(batch.host, batch.device, pinned=True)
         graph = torch.cuda.CUDAGraph()
         current = torch.cuda.current_stream(batch.device)
@@ -119,5 +106,5 @@ class Replays:
             finally:
                 graph.capture_end()
         current.wait_stream(side)
-        kept: Started = replace(started, pieces=[], answer=answer)
+        kept = replace(started, pieces=[], answer=answer)
         return _Captured(graph, own.source.numpy(), kept, [weakref.ref(p.slab) for p in pieces])
