@@ -11,8 +11,6 @@ The first three are mapped into memory. Arrays of Python objects are never read:
         batch["vector"]      # a list of one length per row
 """
 
-from __future__ import annotations
-
 import os
 import zipfile
 from collections.abc import Iterator
