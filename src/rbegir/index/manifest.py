@@ -73,10 +73,6 @@ class Manifest:
         deletes = {name: (FileKind.DELETES, stamp) for name, stamp in self.deletes.items() if name in used}
         return {entry.file: (FileKind.SEGMENT, entry.stamp) for entry in self.segments} | deletes
 
-    def without_segments(self) -> Manifest:
-        """The manifest of the same index with no keywords."""
-        return replace(self, segments=(), deletes={})
-
     def facts(self) -> dict[str, Any]:
         """Size, shape and columns, as `Index.info` reports them."""
         return {
