@@ -11,7 +11,6 @@ these are alive. Searches with masks are not captured, because masks come and go
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -51,37 +50,33 @@ class Replays:
 
     def begin(self, pieces: list[SlabSearch], batch: Batch, k: int) -> Pending:
         """Enqueue an exact search."""
-
-        def begin(own: Batch) -> Pending:
-            return proof.begin(self.card, pieces, own, k)
-
         unfit = len(pieces) > SLABS or any(piece.mask is not None for piece in pieces)
         if self._off or unfit or batch.device.type != "cuda":
-            return begin(batch)
+            return proof.begin(self.card, pieces, batch, k)
         kind: Kind = (
             k, batch.queries, batch.planes, batch.mixed, batch.wide, self.card.method(batch),
             *((id(piece.slab), piece.base) for piece in pieces),
         )  # fmt: skip
         if kind not in self._seen:
-            return self._first(kind, batch, begin)
+            return self._first(kind, pieces, batch, k)
         found = self._seen[kind]
         if found is None:
             try:
-                found = self._seen[kind] = self._capture(pieces, batch, begin)
+                found = self._seen[kind] = self._capture(pieces, batch, k)
             except RuntimeError:  # continue without graphs; a device that is lost fails below, too
                 self._off = True
                 self._seen.clear()
-                return begin(batch)
+                return proof.begin(self.card, pieces, batch, k)
         elif any(there() is not piece.slab for there, piece in zip(found.slabs, pieces, strict=True)):
-            return self._first(kind, batch, begin)
+            return self._first(kind, pieces, batch, k)
         self._seen.move_to_end(kind)
         np.copyto(found.queries, batch.host)
         found.graph.replay()
         return replace(found.started, batch=batch, pieces=pieces)
 
-    def _first(self, kind: Kind, batch: Batch, begin: Callable[[Batch], Pending]) -> Pending:
+    def _first(self, kind: Kind, pieces: list[SlabSearch], batch: Batch, k: int) -> Pending:
         """Search without a graph, which compiles the kernels, and remember the kind if it is small."""
-        started = begin(batch)
+        started = proof.begin(self.card, pieces, batch, k)
         self._seen.pop(kind, None)
         if started.found.positions.numel() <= LIMIT:
             self._seen[kind] = None
@@ -89,9 +84,7 @@ class Replays:
                 self._seen.popitem(last=False)
         return started
 
-    def _capture(
-        self, pieces: list[SlabSearch], batch: Batch, begin: Callable[[Batch], Pending]
-    ) -> _Captured:
+    def _capture(self, pieces: list[SlabSearch], batch: Batch, k: int) -> _Captured:
         own = Batch(batch.host, batch.device, pinned=True)
         graph = torch.cuda.CUDAGraph()
         current = torch.cuda.current_stream(batch.device)
@@ -100,7 +93,7 @@ class Replays:
         with torch.cuda.stream(side):
             graph.capture_begin(capture_error_mode="thread_local")  # other devices' threads go on
             try:
-                started = begin(own)
+                started = proof.begin(self.card, pieces, own, k)
                 answer = torch.empty(started.answer.shape, dtype=torch.int64, pin_memory=True)
                 answer.copy_(started.answer, non_blocking=True)
             finally:
