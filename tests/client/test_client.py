@@ -434,6 +434,11 @@ def test_vectors_search_an_index_made_with_a_binarizer(tmp_path: Path) -> None:
                 do("search", "a text")
             with pytest.raises(InputError, match="3 features"):
                 do("search", np.zeros((1, 3)))
+            with pytest.raises(InputError, match="texts must be a list of texts, got float32") as caught:
+                do("add", vectors[:2])
+            assert caught.value.hint == "a service takes texts; add vectors with Index.add or Cluster.add"
+            with pytest.raises(InputError, match="texts must be a list of texts, got int"):
+                do("add", 5)
 
 
 def test_a_deadline_is_sent_and_kept(shared: tuple[Path, Running]) -> None:

@@ -400,6 +400,38 @@ def test_scores_of_a_binarizer_are_those_of_an_index(nodes: Any, tmp_path: Path)
         equal(cluster.search(vectors[:20], k=5), hits)
 
 
+def test_vectors_are_added_as_to_one_machine(nodes: Any, tmp_path: Path, encoder: HashEncoder) -> None:
+    vectors = np.random.default_rng(4).standard_normal((300, 24)).astype(np.float32)
+    binarizer = rbegir.Binarizer(24, moves=20).fit(vectors)
+    for name in ("ours.rbe", "theirs.rbe"):
+        rbegir.Index.create(tmp_path / name, binarizer).close()
+    rbegir.Index.create(tmp_path / "texts.rbe", encoder).close()
+    with (
+        rbegir.Cluster.open(tmp_path / "ours.rbe", devices=2, deadline=PATIENT) as cluster,
+        rbegir.Index.open(tmp_path / "theirs.rbe") as index,
+    ):
+        for change in (
+            lambda on: on.add(vectors[:200], attributes={"even": [i % 2 == 0 for i in range(200)]}).tolist(),
+            lambda on: on.add(vectors[200].tolist()).tolist(),  # a single vector
+            lambda on: on.upsert(vectors[250:252], [7, 900]).tolist(),
+        ):
+            assert change(cluster) == change(index)
+            equal(cluster.search(vectors, 10), index.search(vectors, 10))
+        for wrong, message in (
+            (np.zeros((2, 3), np.float32), "X has 3 features"),
+            (["a text"], "a Binarizer encodes vectors, not texts"),
+        ):
+            for one in (cluster, index):
+                with pytest.raises(InputError, match=message):
+                    one.add(wrong)
+        cluster.swap(tmp_path / "texts.rbe", model=encoder)
+        with pytest.raises(
+            InputError, match=r"texts must be a list of texts, got float32 \[300, 24\]"
+        ) as caught:
+            cluster.add(vectors)
+        assert caught.value.hint == "only an index made with a Binarizer takes vectors"
+
+
 def test_vectors_are_reranked_as_on_one_machine(nodes: Any, tmp_path: Path) -> None:
     vectors = np.random.default_rng(3).standard_normal((600, 24)).astype(np.float32)
     binarizer = rbegir.Binarizer(24, moves=20).fit(vectors)

@@ -189,6 +189,27 @@ def test_vectors_are_added_and_found(tmp_path: Path) -> None:
         assert both.search(vectors, k=1).ids.ravel().tolist() == list(range(60))
 
 
+@pytest.mark.parametrize(
+    ("method", "arguments", "message"),
+    [
+        ("add", (5,), "texts must be a list of texts, got int"),
+        ("add", (iter(["t"]),), "texts must be a list of texts, got list_iterator"),
+        ("add", ("t",), "texts must be a list of texts, got str"),
+        ("add", (["t"], 5), "ids must be a list of int or str, got int"),
+        ("get", (5,), "ids must be a list of int or str, got int"),
+    ],
+)
+def test_refused_as_an_index_refuses(
+    tmp_path: Path, method: str, arguments: tuple[Any, ...], message: str
+) -> None:
+    with rbegir.Generations(make(tmp_path, [OLD, NEW]), NEW) as both:
+        both.add(["a"])
+        for one in (both.indexes[-1], both):
+            with pytest.raises(InputError) as caught:
+                getattr(one, method)(*arguments)
+            assert caught.value.message == message
+
+
 def test_default_ids_never_repeat(tmp_path: Path) -> None:
     paths = make(tmp_path, [OLD, NEW])
     with rbegir.Index.open(paths[0], model=OLD) as index:

@@ -25,7 +25,7 @@ from rbegir.errors import InputError, MismatchError
 MAX_TEXT_BYTES = 2**15 - 1  # so that a chunk of rows fits Arrow's 32-bit offsets
 MAX_COLUMNS = 256  # attributes of an index: every hit shows all of them
 RESERVED = ("id", "text", "row", "score")
-VECTORS_HINT = "add vectors with index.add_codes(binarizer.encode_keywords(vectors), texts=…)"
+VECTORS_HINT = "only an index made with a Binarizer takes vectors"
 _PLAIN = {
     str(t): t
     for t in (
@@ -47,8 +47,11 @@ def fitting(what: str, hint: str) -> Iterator[None]:
         raise InputError(f"there is not enough memory for {what}", hint=hint) from error
 
 
-def check_texts(texts: Any, argument: str = "texts") -> pa.Array:
-    """Convert a list of str, or an Arrow or NumPy array of strings, to a string array without nulls."""
+def check_texts(texts: Any, argument: str = "texts", vectors: str = VECTORS_HINT) -> pa.Array:
+    """Convert a list of str, or an Arrow or NumPy array of strings, to a string array without nulls.
+
+    `vectors` is the hint for a caller who gives these instead.
+    """
     if isinstance(texts, (str, bytes)) or not hasattr(texts, "__len__"):
         raise InputError(
             f"{argument} must be a list of texts, got {type(texts).__name__}",
@@ -56,7 +59,7 @@ def check_texts(texts: Any, argument: str = "texts") -> pa.Array:
         )
     if isinstance(texts, np.ndarray) and texts.ndim == 2:
         raise InputError(
-            f"{argument} must be a list of texts, got {texts.dtype} {list(texts.shape)}", hint=VECTORS_HINT
+            f"{argument} must be a list of texts, got {texts.dtype} {list(texts.shape)}", hint=vectors
         )
     return _complete(_strings(texts, argument), argument, "a text", hint="leave out rows without a text")
 

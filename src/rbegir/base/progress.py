@@ -5,8 +5,6 @@ waits for the call and sees it, in the main thread of a program in a terminal or
 with the first report that leaves something to do, so a quick call shows none, and it goes when the call ends.
 """
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Callable, Iterator

@@ -24,7 +24,6 @@ app = typer.Typer(no_args_is_help=True, help="Build and change a stored index.")
 TEXTS = "one per line (.txt, or - for standard input), or Parquet, CSV, TSV or JSONL with a text column."
 VECTORS = "Or vectors: .npy, .fvecs or .bvecs."
 ID_TYPES = ("int64", "string")
-VECTOR_FILES = (".npy", ".fvecs", ".bvecs")
 VECTOR_COLUMN = option(
     None, "Column of a Parquet file that holds vectors; they are encoded, not the texts.", metavar="COLUMN"
 )
@@ -389,7 +388,9 @@ def _sentence_encoder(name: str, stream: TextStream, shape: dict[str, int]) -> E
 
 def _are_vectors(path: Path, vector_column: str | None) -> bool:
     """Whether a file is to be read as vectors."""
-    return vector_column is not None or path.suffix.lower() in VECTOR_FILES
+    from rbegir.read.source import VECTOR_FORMATS
+
+    return vector_column is not None or path.suffix.lower() in VECTOR_FORMATS
 
 
 def _vector_encoder(

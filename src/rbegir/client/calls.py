@@ -150,10 +150,11 @@ def info() -> Plan[Record]:
 
 def put(texts: Any, ids: Any, attributes: Any, *, replace: bool) -> Plan[Ids]:
     """Store keywords; returns their ids. Without `replace` ids may be None, and existing ones are refused."""
+    given = check_texts(texts, vectors="a service takes texts; add vectors with Index.add or Cluster.add")
     if ids is None and not replace:  # random ones, which no other keyword has
         text = (yield from info())["id_type"] == "string"
-        ids = [str(uuid.uuid4()) if text else secrets.randbits(53) for _ in texts]
-    given, named = check_texts(texts), check_ids(ids)
+        ids = [str(uuid.uuid4()) if text else secrets.randbits(53) for _ in given]
+    named = check_ids(ids)
     if len(named) != len(given):
         raise InputError(f"ids has {len(named)} values for {len(given)} keywords")
     refuse_repeats(named)

@@ -24,7 +24,7 @@ from typing import Any, TypeVar, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from rbegir.base.arguments import check_ids, check_texts
+from rbegir.base.arguments import as_batch, check_ids, check_texts
 from rbegir.cluster.fanout import PREPARE_SECONDS, Fanout, State, not_shared, prepare
 from rbegir.cluster.gather import Gatherer
 from rbegir.cluster.pool import Devices, Pool, WriterHandle, layout
@@ -32,14 +32,22 @@ from rbegir.cluster.session import Session, import_ray
 from rbegir.cluster.shard import QUEUE, GoneError
 from rbegir.cluster.view import READ_ONLY_HINT
 from rbegir.codes.planes import Codes
-from rbegir.encode.encoder import Encoder, check_encoder, encode_keywords, key_scores, load_scorer
+from rbegir.encode.encoder import (
+    Encoder,
+    check_encoder,
+    encode_keywords,
+    encode_vectors,
+    key_scores,
+    load_scorer,
+    takes_vectors,
+)
 from rbegir.encode.reranker import FOLDER as RERANKER
 from rbegir.encode.reranker import Reranker
 from rbegir.errors import FileError, InputError, MismatchError
 from rbegir.index.location import Location
 from rbegir.index.manifest import Manifest, check_adds, check_match, load_stored
 from rbegir.index.query import encoded, floors_of, query_values
-from rbegir.index.store import Ids
+from rbegir.index.store import Ids, Vectors
 from rbegir.index.tenant import within
 from rbegir.search.backend import check_planes
 from rbegir.search.hits import Hits
@@ -152,11 +160,14 @@ class Cluster:
         """The model that encodes texts; loaded from the index at the first use."""
         return self._encoding()[1]
 
-    def add(self, texts: Sequence[str], ids: Any = None, attributes: Any = None) -> Ids:
-        """Add keywords; returns their ids. An id that is there is refused."""
+    def add(self, texts: Sequence[str] | Vectors, ids: Any = None, attributes: Any = None) -> Ids:
+        """Add keywords, or vectors where the index was made with a Binarizer, and return their ids.
+
+        An existing id is refused.
+        """
         return self._add(texts, ids, attributes, upsert=False)
 
-    def upsert(self, texts: Sequence[str], ids: Any, attributes: Any = None) -> Ids:
+    def upsert(self, texts: Sequence[str] | Vectors, ids: Any, attributes: Any = None) -> Ids:
         """Add keywords, replacing those with the same ids: old out and new in, in one step."""
         if ids is None:
             raise InputError("upsert needs ids", hint="without ids use add")
@@ -420,12 +431,17 @@ class Cluster:
 
         return weights
 
-    def _add(self, texts: Sequence[str], ids: Any, attributes: Any, *, upsert: bool) -> Ids:
-        given = check_texts(texts)
+    def _add(self, texts: Sequence[str] | Vectors, ids: Any, attributes: Any, *, upsert: bool) -> Ids:
+        vectors, made_by = as_batch(texts), None
+        state, model = self._encoding() if getattr(vectors, "ndim", 0) == 2 else (self._current(), None)
+        if model is not None and takes_vectors(model):
+            given, codes, made_by = None, encode_vectors(model, vectors), state.view.manifest.fingerprint
+        else:
+            given = check_texts(texts)
+            n, planes = state.view.manifest.shape
+            codes = Codes(np.zeros((planes, 0, n // 64), np.uint64), n)
         wanted = None if ids is None else check_ids(ids)
-        n, planes = self._current().view.manifest.shape
-        codes, made_by = Codes(np.zeros((planes, 0, n // 64), np.uint64), n), None
-        if len(given):
+        if given is not None and len(given):
             state, model = self._encoding()
             check_adds(model, state.view.manifest)
             codes, made_by = encode_keywords(model, given), state.view.manifest.fingerprint

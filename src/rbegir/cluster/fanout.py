@@ -18,7 +18,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rbegir import errors
@@ -191,7 +191,7 @@ def prepare(
         manifest = location.manifest()
         view = View.of(location, manifest, pool.layout.shards, before)
         refs = {shard: [ray.put(view.share(shard))] for shard in view.used}
-        empty = Snapshot(location.path, manifest.without_segments())
+        empty = Snapshot(location.path, replace(manifest, segments=(), deletes={}))
         state = State(view, refs, empty, Searcher("cpu", manifest.n, manifest.keyword_planes, 1))
         weights = words(manifest)
         questions = {shard: state.question(shard, "read", "ready", weights) for shard in view.used}

@@ -221,14 +221,7 @@ class Loaded:
 
     def records(self, ids: pa.Array) -> list[dict[str, Any] | None]:
         """Keywords by id; None for ids that this shard does not have."""
-        place, snapshot = self.snapshot.find(ids), self.snapshot
-        names = ["text", *snapshot.manifest.columns]
-        columns = {name: snapshot.column(name, place) for name in names}
-        given = ids.to_pylist()
-        return [
-            None if part < 0 else {"id": given[i], **{name: columns[name][i] for name in names}}
-            for i, part in enumerate(place.segment)
-        ]
+        return self.snapshot.records(ids)
 
     def by_words(
         self, weights: tuple[Any, Any, float], queries: list[str], values: Values, request: SearchRequest

@@ -33,7 +33,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rbegir.base.arguments import as_batch, check_attributes, check_deletion, check_ids
+from rbegir.base.arguments import as_batch, check_attributes, check_deletion, check_ids, check_texts
 from rbegir.codes.planes import Codes
 from rbegir.encode.encoder import Encoder
 from rbegir.errors import InputError, MismatchError, whole_number
@@ -169,14 +169,16 @@ class Generations:
 
     def get(self, ids: Any) -> list[dict[str, Any] | None]:
         """The keywords with these ids, each from the newest generation that has it."""
-        found: list[dict[str, Any] | None] = [None] * len(ids)
+        wanted = check_ids(ids)
+        found: list[dict[str, Any] | None] = [None] * len(wanted)
         for index in _used(self.indexes):
-            found = [new or old for new, old in zip(index.get(ids), found, strict=True)]
+            found = [new or old for new, old in zip(index.get(wanted), found, strict=True)]
         return found
 
     def add(self, texts: Sequence[str] | Vectors, ids: Any = None, attributes: Any = None) -> Ids:
         """Add keywords to the newest generation; an id that exists in any generation is refused."""
         texts = as_batch(texts)
+        texts = texts if getattr(texts, "ndim", 0) == 2 else check_texts(texts)
         if ids is None and self.info()["id_type"] == "int64":
             start = self._rows_before(len(self.indexes))
             ids = np.arange(start, start + len(texts))

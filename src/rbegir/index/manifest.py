@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from rbegir.base import disk
-from rbegir.base.arguments import RESERVED, VECTORS_HINT, can_name, check_name, type_named
+from rbegir.base.arguments import RESERVED, can_name, check_name, type_named
 from rbegir.codes.planes import MAX_KEYWORD_PLANES, MAX_PLANES, check_dimension
 from rbegir.encode.encoder import Encoder, check_encoder, load_encoder, takes_vectors
 from rbegir.errors import CorruptError, FileError, InputError, MismatchError, whole_number
@@ -72,10 +72,6 @@ class Manifest:
         used = {entry.deletes for entry in self.segments}
         deletes = {name: (FileKind.DELETES, stamp) for name, stamp in self.deletes.items() if name in used}
         return {entry.file: (FileKind.SEGMENT, entry.stamp) for entry in self.segments} | deletes
-
-    def without_segments(self) -> Manifest:
-        """The manifest of the same index with no keywords."""
-        return replace(self, segments=(), deletes={})
 
     def facts(self) -> dict[str, Any]:
         """Size, shape and columns, as `Index.info` reports them."""
@@ -271,7 +267,10 @@ def check_match(model: Encoder, manifest: Manifest) -> None:
 def check_adds(model: Encoder, manifest: Manifest) -> None:
     """Raise if texts cannot be added with this model: it takes vectors, or makes different keyword codes."""
     if takes_vectors(model):
-        raise InputError("a Binarizer encodes vectors, not texts", hint=VECTORS_HINT)
+        raise InputError(
+            "a Binarizer encodes vectors, not texts",
+            hint="give vectors; Index.add_codes(binarizer.encode_keywords(vectors), texts=…) adds texts too",
+        )
     if manifest.fingerprint not in getattr(model, "same_keywords", (model.fingerprint,)):
         raise MismatchError(
             "the model searches this index, but its keywords get codes of another generation",

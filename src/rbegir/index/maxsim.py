@@ -9,8 +9,6 @@ per keyword. Keywords that were added item by item are sorted already: their cod
 end. Others take several times as long.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -13,8 +13,6 @@ counts as clicked if its text equals a clicked text exactly. The columns:
     score             double             of the search by codes
 """
 
-from __future__ import annotations
-
 import contextlib
 import tempfile
 from collections.abc import Iterator, Sequence

@@ -6,9 +6,9 @@ their cost does not depend on the size of the index.
 
 import itertools
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +34,7 @@ from rbegir.search.partition import Int64s, Limits
 from rbegir.search.request import QueryFilters, SearchRequest, Where
 from rbegir.search.rerank import VectorReranker, by_code_alone, find_candidates, rerank
 
+T = TypeVar("T")
 SCANNED = 64  # queries whose hits are found together
 _watcher: ContextVar[Callable[[str], None] | None] = ContextVar("watcher", default=None)
 _weigher: ContextVar[Callable[[npt.NDArray[np.int64]], None] | None] = ContextVar("weigher", default=None)
@@ -444,32 +445,26 @@ def stage_done(stage: str) -> None:
 
 
 @contextmanager
-def watching(watcher: Callable[[str], None]) -> Iterator[None]:
-    """Call `watcher` at the end of each stage of searches that this thread or task runs in the block."""
-    token = _watcher.set(watcher)
+def _holding(variable: ContextVar[T | None], value: T) -> Iterator[None]:
+    token = variable.set(value)
     try:
         yield
     finally:
-        _watcher.reset(token)
+        variable.reset(token)
 
 
-@contextmanager
-def for_awaited(awaited: Callable[[int], bool]) -> Iterator[None]:
+def watching(watcher: Callable[[str], None]) -> AbstractContextManager[None]:
+    """Call `watcher` at the end of each stage of searches that this thread or task runs in the block."""
+    return _holding(_watcher, watcher)
+
+
+def for_awaited(awaited: Callable[[int], bool]) -> AbstractContextManager[None]:
     """Let searches that this thread or task runs in the block give up the filters of queries, by number, for
     which `awaited` returns False before a block of keywords. Such queries get no hits."""
-    token = _awaited.set(awaited)
-    try:
-        yield
-    finally:
-        _awaited.reset(token)
+    return _holding(_awaited, awaited)
 
 
-@contextmanager
-def weighing(weigh: Callable[[npt.NDArray[np.int64]], None]) -> Iterator[None]:
+def weighing(weigh: Callable[[npt.NDArray[np.int64]], None]) -> AbstractContextManager[None]:
     """Call `weigh` with the bytes [queries] of the texts and attributes of hits before searches that this
     thread or task runs in the block read them; it may raise."""
-    token = _weigher.set(weigh)
-    try:
-        yield
-    finally:
-        _weigher.reset(token)
+    return _holding(_weigher, weigh)

@@ -257,6 +257,15 @@ class Snapshot:
         dtype = self.types()[name]
         return self._gathered(places, object, lambda one, at: _objects(read_column(one, name, dtype, at)))
 
+    def records(self, ids: pa.Array) -> list[dict[str, Any] | None]:
+        """The keywords with these ids: id, text and attributes; None for an unknown id."""
+        places = self.find(ids)
+        columns = {name: self.column(name, places) for name in ("text", *self.manifest.columns)}
+        return [
+            None if segment < 0 else {"id": given, **{name: values[i] for name, values in columns.items()}}
+            for i, (given, segment) in enumerate(zip(ids.to_pylist(), places.segment, strict=True))
+        ]
+
     def array(self, name: str, places: Positions) -> pa.Array:
         """A column, or the ids; null for keywords that do not exist and where a segment lacks the column."""
         dtype = self.types()[name]

@@ -421,9 +421,7 @@ class Index:
         keywords that pass. `progress` is called with (keywords searched, all), False for none; by default a
         bar is shown in a terminal.
         """
-        return self._joined(
-            self.joining(None, k, min_score, texts=texts, where=where, tenant=tenant), progress
-        )
+        return self._joined(progress, None, k, min_score, texts=texts, where=where, tenant=tenant)
 
     def join(
         self,
@@ -443,9 +441,7 @@ class Index:
         """
         if not isinstance(other, Index):
             raise InputError(f"other must be an rbegir.Index, got {type(other).__name__}")
-        return self._joined(
-            self.joining(other, k, min_score, texts=texts, where=where, tenant=tenant), progress
-        )
+        return self._joined(progress, other, k, min_score, texts=texts, where=where, tenant=tenant)
 
     def joining(
         self,
@@ -497,13 +493,7 @@ class Index:
 
     def get(self, ids: Any) -> list[dict[str, Any] | None]:
         """The keywords with these ids: id, text and attributes; None for an unknown id."""
-        state, wanted = self._state(), check_ids(ids)
-        places = state.find(wanted)
-        columns = {name: state.column(name, places) for name in ("text", *state.manifest.columns)}
-        return [
-            None if segment < 0 else {"id": given, **{name: values[i] for name, values in columns.items()}}
-            for i, (given, segment) in enumerate(zip(wanted.to_pylist(), places.segment, strict=True))
-        ]
+        return self._state().records(check_ids(ids))
 
     def codes(self, ids: Any) -> Codes:
         """The codes of the keywords with these ids, all of which must exist."""
@@ -582,7 +572,8 @@ class Index:
         arm()
         return self._snapshot
 
-    def _joined(self, join: Join, progress: Progress) -> pa.Table:
+    def _joined(self, progress: Progress, *asked: Any, **filters: Any) -> pa.Table:
+        join = self.joining(*asked, **filters)
         room = fitting("the pairs of a join", "write them to a file with `rbegir join`")
         with room, reported(progress, "joining") as report:
             return join.table(self._searcher.backend(join.keywords), report)

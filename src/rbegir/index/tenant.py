@@ -14,8 +14,6 @@ of rows. Gathered segments are cached for the most recently searched tenants, up
 KEPT_ROWS keywords in total.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterable
 from dataclasses import replace

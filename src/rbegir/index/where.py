@@ -22,8 +22,6 @@ A test on a null is neither true nor false, as in SQL: the keyword passes neithe
 Dates and times are compared with text in ISO form. Errors show the position in the text.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import operator

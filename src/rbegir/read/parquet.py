@@ -6,8 +6,6 @@ counts the usable rows of every row group, and a chunk is then a run of usable r
 groups. Rows are checked as on one machine (`TextStream`), so the result is the same.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

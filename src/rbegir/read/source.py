@@ -35,6 +35,7 @@ MAX_ROW_BYTES = 1 << 26  # a longer line means a damaged or foreign file
 NOT_UTF8 = "invalid UTF-8"
 EMPTY = "name a file that holds rows"  # a hint
 FORMATS = (".parquet", ".pq", ".csv", ".tsv", ".jsonl", ".ndjson", ".txt")
+VECTOR_FORMATS = (".npy", ".fvecs", ".bvecs")  # `rbegir.read.vectors`
 
 Malformed = Callable[[int, str], None]  # (number of the row, reason)
 Wanted = Callable[[int, int], npt.NDArray[np.bool_]]  # (start, stop) → which of the rows start … stop − 1
@@ -125,7 +126,7 @@ def _open_file(path: Path) -> Source:
     suffix = suffixes[-2 if zipped else -1] if len(suffixes) > zipped else ""
     if suffix not in FORMATS or (zipped and suffix in (".parquet", ".pq")):
         hint = "use .parquet, .csv, .tsv, .jsonl or .txt (text formats may be followed by .gz)"
-        if suffix in (".npy", ".fvecs", ".bvecs"):
+        if suffix in VECTOR_FORMATS:
             hint = "an index of vectors: rbegir index build VECTORS --out INDEX"
         raise InputError(f"the suffix of {path} is not that of a known format", hint=hint)
     _check_readable(path)

@@ -11,8 +11,6 @@ The first three are mapped into memory. Arrays of Python objects are never read:
         batch["vector"]      # a list of one length per row
 """
 
-from __future__ import annotations
-
 import os
 import zipfile
 from collections.abc import Iterator
@@ -31,7 +29,6 @@ from rbegir.read.parquet import ParquetSource
 from rbegir.read.rows import Skipped
 from rbegir.read.source import FileRequest, attributes_of, reading, require_columns
 
-MAPPED = (".npy", ".fvecs", ".bvecs")
 BLOCK_VALUES = 1 << 22  # in a batch: 16 MB of float32
 CHECKED_ROWS = 1 << 20  # whose dimensions are compared at a time
 HEADER = 4  # bytes in front of a vector

@@ -5,8 +5,6 @@ respond with bytes that were made once. A framework that validates and serialise
 that costs more than a scan of a million keywords.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping

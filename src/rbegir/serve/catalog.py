@@ -11,8 +11,6 @@ index for new requests. Requests that have begun finish on the old one, which is
 unless another name stands for it. A read-only service follows the file.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -100,7 +100,8 @@ class Edge:
                 self._catalog.log.error("request failed", error, id=request_id)
             if status != 499:  # the response has begun and can only be broken off
                 raise
-            answer = problem_response(problem)
+            body, more = problem.document(), problem.headers
+            answer = Response(body, problem.status, headers=more, media_type=MEDIA_TYPE)
             del problem  # its trace leads back to this frame: until a collection it would keep the body alive
             await answer(scope, receive, respond)
         finally:
@@ -213,10 +214,6 @@ def deadline_of(header: bytes | None, most: float) -> float:
             hint="write for example: X-Timeout-Ms: 250",
         )
     return min(int(header) / 1000, most)
-
-
-def problem_response(problem: Problem) -> Response:
-    return Response(problem.document(), problem.status, headers=problem.headers, media_type=MEDIA_TYPE)
 
 
 def method_not_allowed(methods: Iterable[str]) -> Problem:

@@ -30,9 +30,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """The interpreter works through every lane of a block, used or not."""
     if not torch.cuda.is_available():
-        from rbegir.search.gpu import card, compact, local
+        from rbegir.search.gpu import card, compact
 
         monkeypatch.setattr(card, "BLOCK", 128)
         monkeypatch.setattr(compact, "BLOCK", 32)
-        monkeypatch.setattr(local, "LANES", 64)
-        monkeypatch.setattr(local, "SPAN", 256)

@@ -17,8 +17,6 @@ Gradients stay sparse as well. Both steps are hand-written autograd functions:
   Both directions are one kernel, of `kernels.py` on a GPU and of the native module (`learn.cpp`) on a CPU.
 """
 
-from __future__ import annotations
-
 from functools import cache, partial
 from importlib.util import find_spec
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ Everything is written to a hidden sibling and renamed at the end, so a failure o
 last row, a full disk) leaves nothing behind. Float vectors are encoded by a Binarizer, given or fitted.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterable, Iterator

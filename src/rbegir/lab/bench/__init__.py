@@ -8,6 +8,6 @@
 | hits                    | recall of the hits that a user gets, beside methods that need no training      |
 | serve, load             | the HTTP service under load, and the load generator                            |
 | cluster                 | overhead, scaling and fault tolerance of a cluster                             |
-| peers                   | other systems in processes of their own, for scan and serve                    |
+| peers, databases        | other systems in processes of their own: for scan, for serve                   |
 | host                    | the machine that a benchmark ran on, clocks and progress                       |
 """

@@ -5,8 +5,9 @@ device, medians over rounds after a warm-up; `wall_ms` is the caller's wait. The
 topk over vectors of the same dimension, in chunks whose best are merged; of several chunk sizes the fastest
 counts. It is measured at the size of the cell: where the vectors do not fit (10⁹ take 128 GB), fewer are held
 and read several times. `cases` are the costs of variations over the largest set of keywords that is one slab.
-`paper` is the published algorithm, one row per queue length: `ms` is `mode="paper"`, `exact_ms` the exact
-search in turns with it, and recall is counted against the exact top k of the same queries.
+`paper` is the published algorithm, one row per queue length: `ms` is the exact search for the `length` best
+from which `mode="paper"` is derived, `exact_ms` the one for k in turns with it, and recall is counted against
+the exact top k of the same queries.
 
 `costs` makes the table by which `search.gpu.dispatch` chooses:
 
@@ -43,7 +44,8 @@ from rbegir.search.gpu.dispatch import Method
 from rbegir.search.gpu.proof import Pending
 from rbegir.search.gpu.replay import Replays
 from rbegir.search.gpu.words import SlabSearch, with_sample
-from rbegir.search.paper import SelectionGeometry, plan, queue_heads, thread_of, whole_thread_sizes
+from rbegir.search.paper import SelectionGeometry, plan, select_paper, whole_thread_sizes
+from rbegir.search.partition import Candidates, Values
 
 KEYWORDS = 100_000_000  # of a scan in the table of costs
 COST_SHAPES = ((64, 2), (128, 2), (256, 2), (64, 1), (64, 3), (64, 4), (512, 2))
@@ -238,31 +240,30 @@ def published(
     replays: Replays, pieces: list[SlabSearch], k: int, rounds: int, values: npt.NDArray[np.int16]
 ) -> list[Json]:
     """A row for each of QUEUES."""
-    card = replays.card
+    device = replays.card.device
+
+    def search(values: Values, k: int) -> Candidates:
+        return Candidates(*replays.begin(pieces, Batch(values, device), k).result())
+
     keywords = sum(piece.slab.count for piece in pieces)
-    exact = replays.begin(pieces, Batch(values, card.device), k).result()[1]
-    one = Batch(values[:1], card.device)
+    sizes = whole_thread_sizes(keywords, PER_THREAD)
+    exact = search(values, k).positions
+    one = Batch(values[:1], device)
     rows = []
     for queue in QUEUES:
         geometry = SelectionGeometry(per_thread=PER_THREAD, queue=queue)
-        wanted = plan(whole_thread_sizes(keywords, PER_THREAD), k, geometry)
-        asked = (wanted.length, geometry)
-        row: Json = {"keywords": keywords, "k": k, "per_thread": PER_THREAD, "queue": queue}
-        calls: list[Callable[[], object]] = [
-            partial(replays.begin_queues, pieces, one, *asked),
-            partial(replays.begin, pieces, one, k),
-        ]
+        length = plan(sizes, k, geometry).length
+        row: Json = {"keywords": keywords, "k": k, "per_thread": PER_THREAD, "queue": queue, "length": length}
+        calls = [partial(replays.begin, pieces, one, best) for best in (length, k)]
         paper, same = in_turns(calls, rounds, warm=3)
         row |= {**paper, "exact_ms": same["ms"]}
         hits, walls = 0, []
         for query, best in zip(values, exact, strict=True):
             began = time.perf_counter()
-            queues = replays.begin_queues(pieces, Batch(query[None], card.device), *asked)
-            found = queues.result()[0][1]
+            found, certificate = select_paper(search, sizes, query[None], k, geometry)
             walls.append((time.perf_counter() - began) * 1e3)
-            heads = found[queue_heads(thread_of(found, PER_THREAD), queue)]
-            hits += len(np.intersect1d(best, heads[:k]))
-        expected = wanted.certificate.expected_recall
+            hits += len(np.intersect1d(best, found.positions))
+        expected = certificate.expected_recall
         row |= {
             "wall_ms": statistics.median(walls),
             "queries": len(values),

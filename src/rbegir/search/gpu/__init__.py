@@ -10,7 +10,6 @@
     proof                              the count that proves that the threshold was low enough, or repairs it
     replay                             small searches as CUDA graphs
     compact                            few candidates among many keywords
-    local                              the published selection
     maxsim · matches                   late interaction: which items, and the best matches of each
 
 Under Triton's interpreter the same kernels run on the CPU, which is how they are tested without a GPU.

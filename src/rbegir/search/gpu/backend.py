@@ -9,7 +9,7 @@ as fast as the bus. A device may be named twice and then does the work of two, f
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -21,10 +21,7 @@ from rbegir.codes.layout import GROUP, groups
 from rbegir.errors import DeviceError, needing
 from rbegir.search.backend import Backend, Progress
 from rbegir.search.items import ItemHits, ItemOrder
-from rbegir.search.missrate import MissCertificate
-from rbegir.search.paper import PaperPlan, SelectionGeometry, queue_heads, thread_of, thread_sizes
-from rbegir.search.paper import plan as plan_paper
-from rbegir.search.partition import Candidates, Int64s, Limits, Partition, Values, merge
+from rbegir.search.partition import Candidates, Limits, Partition, Values, merge
 
 with needing("searching on a GPU needs torch and triton ({} is missing)", "pip install 'rbegir[gpu]'"):
     from torch import OutOfMemoryError
@@ -32,12 +29,10 @@ with needing("searching on a GPU needs torch and triton ({} is missing)", "pip i
     from rbegir.search.gpu import maxsim, proof
     from rbegir.search.gpu.card import SURVIVOR_BYTES, Batch, power_of_two
     from rbegir.search.gpu.device import MAX_SLAB, MaskCache, Range, Worker, find_devices, slab_bytes
-    from rbegir.search.gpu.replay import Replays
     from rbegir.search.gpu.words import Slab, SlabSearch
 
 SPLIT = 1 << 20  # partitions below this many keywords are not spread over devices
 QUERIES = 1024  # per pass
-ALONE = 2  # up to this many queries, the published selection is worth one scan per query
 SEARCH_BYTES = 1 << 32  # for the survivors of one pass
 STREAM = 1 << 26  # the most keywords that are streamed at once
 
@@ -99,22 +94,6 @@ class GpuBackend(Backend):
             ]
         return Candidates(*(np.concatenate(arrays) for arrays in zip(*blocks, strict=True)))
 
-    def _select(
-        self, parts: list[Partition], values: Values, k: int, geometry: SelectionGeometry
-    ) -> tuple[Candidates, MissCertificate]:
-        """The published selection and what it may miss.
-
-        One or two queries run Algorithm 1 (`local`), one scan each. Larger batches, and keywords that must be
-        streamed, get the same result from exact searches, which read the keywords once for many queries.
-        """
-        plan = plan_paper(thread_sizes(parts, geometry.per_thread, geometry.threads), k, geometry)
-        if plan.kept and 1 <= len(values) <= ALONE:
-            with self._lock:
-                placed, streamed, _ = self._place(parts)
-                if not streamed:
-                    return self._queues(placed, values, plan, geometry), plan.certificate
-        return super()._select(parts, values, k, geometry)
-
     def _maxsim(self, parts: list[Partition], values: Values, order: ItemOrder, k: int) -> ItemHits:
         """MaxSim on the devices; on the CPU if keywords do not fit, as items cannot be streamed in chunks."""
         with self._lock:
@@ -156,21 +135,6 @@ class GpuBackend(Backend):
         if known is None or known[0] != placement:
             known = self._plans[order] = placement, maxsim.plan(order, pieces, self._workers)
         return known[1]
-
-    def _queues(
-        self, placed: list[list[ResidentRange]], values: Values, plan: PaperPlan, geometry: SelectionGeometry
-    ) -> Candidates:
-        """Algorithm 1 on every device, and the merge of what they return."""
-        want = plan.length
-        while True:
-            found = self._on_devices(placed, values, Replays.begin_queues, want, geometry)
-            heads = []
-            for of_query in zip(*found, strict=True):  # keys and positions by device
-                results = [Candidates(keys[None], positions[None]) for keys, positions in of_query]
-                heads.append(_heads(results, want, plan.kept, geometry))
-            if all(len(keys) == plan.kept for keys, _ in heads):
-                return Candidates(*(np.stack(arrays) for arrays in zip(*heads, strict=True)))
-            want = 4 * want
 
     def _place(self, parts: list[Partition]) -> tuple[list[list[ResidentRange]], list[ResidentRange], int]:
         """Make partitions resident → (ranges of each worker, ranges to stream, number of candidates)."""
@@ -254,31 +218,20 @@ class GpuBackend(Backend):
             resident.drop(part.range)
             streamed.append(part)
 
-    def _on_devices(
-        self, placed: list[list[ResidentRange]], values: Values, begin: Callable[..., Any], *arguments: Any
-    ) -> list[Any]:
-        """The results of all devices with candidates; all have begun before the first one is waited for.
-
-        `begin` is a method of `Replays`, called with slabs, a batch and the arguments.
-        """
+    def _search(
+        self, placed: list[list[ResidentRange]], streamed: list[ResidentRange], values: Values, k: int
+    ) -> Candidates:
+        """The best k of all devices; all of them have begun before the first one is waited for."""
         started, results = [], []
         for worker, parts in zip(self._workers, placed, strict=True):
             wanted = [part for part in parts if part.candidates]
             if wanted:
                 with worker.active():
                     pieces = [_piece(worker, part, worker.resident.get(part.range)) for part in wanted]
-                    batch = Batch(values, worker.device)
-                    started.append((worker, begin(worker.replays, pieces, batch, *arguments)))
+                    started.append((worker, worker.replays.begin(pieces, Batch(values, worker.device), k)))
         for worker, pending in started:
             with worker.active():
-                results.append(pending.result())
-        return results
-
-    def _search(
-        self, placed: list[list[ResidentRange]], streamed: list[ResidentRange], values: Values, k: int
-    ) -> Candidates:
-        found = self._on_devices(placed, values, Replays.begin, k)
-        results = [Candidates(keys, positions) for keys, positions in found]
+                results.append(Candidates(*pending.result()))
         for part in streamed:
             results += self._stream(part, values, k)
         return merge(results, k)
@@ -305,21 +258,3 @@ class GpuBackend(Backend):
 def _piece(worker: Worker, part: ResidentRange, slab: Slab) -> SlabSearch:
     mask = None if part.mask is None else worker.resident.mask(part.mask)
     return SlabSearch(slab, part.base, mask, part.candidates)
-
-
-def _heads(
-    results: list[Candidates], want: int, kept: int, geometry: SelectionGeometry
-) -> tuple[Int64s, Int64s]:
-    """The best `kept` entries of all queues of one query; a thread may lie on several devices.
-
-    A device that sent `want` entries may have more, so what ranks below its last one is not known yet.
-    """
-    merged = merge(results, sum(result.keys.shape[1] for result in results))
-    keys, positions = merged.keys[0], merged.positions[0]
-    known = len(keys)
-    for result in results:
-        if result.keys.shape[1] >= want:
-            known = min(known, 1 + int(np.flatnonzero(positions == result.positions[0, -1])[0]))
-    first = queue_heads(thread_of(positions, geometry.per_thread, geometry.threads), geometry.queue)
-    heads = np.flatnonzero(first[:known])[:kept]
-    return keys[heads], positions[heads]

@@ -6,8 +6,6 @@ These are the steps; `proof` puts them together. Nothing waits for the device be
 result, so the last steps are launched while the scan runs.
 """
 
-from __future__ import annotations
-
 import math
 from functools import cache, cached_property
 

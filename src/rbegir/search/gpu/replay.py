@@ -11,32 +11,28 @@ these are alive. Searches with masks are not captured, because masks come and go
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from rbegir.search.gpu import local, proof
+from rbegir.search.gpu import proof
 from rbegir.search.gpu.card import Batch, Card
-from rbegir.search.gpu.local import Queues
 from rbegir.search.gpu.proof import Pending
 from rbegir.search.gpu.words import Slab, SlabSearch
-from rbegir.search.paper import SelectionGeometry
 
 LIMIT = 1 << 21  # slots of survivors: about 130 MB with what sorting needs
 KEPT = 16
 SLABS = 16  # per search; with more, looking them up costs more than a graph saves
 Kind = tuple[object, ...]
-Started = TypeVar("Started", Pending, Queues)
 
 
-class _Captured(NamedTuple, Generic[Started]):
+class _Captured(NamedTuple):
     graph: torch.cuda.CUDAGraph
     queries: npt.NDArray[np.int16]  # the pinned buffer that the graph reads
-    started: Started  # without pieces
+    started: Pending  # without pieces
     slabs: list[weakref.ref[Slab]]
 
 
@@ -45,7 +41,7 @@ class Replays:
 
     def __init__(self, card: Card) -> None:
         self.card = card
-        self._seen: OrderedDict[Kind, _Captured[Any] | None] = OrderedDict()  # None: seen once
+        self._seen: OrderedDict[Kind, _Captured | None] = OrderedDict()  # None: seen once
         self._off = False  # a driver that cannot capture
 
     def clear(self) -> None:
@@ -54,47 +50,33 @@ class Replays:
 
     def begin(self, pieces: list[SlabSearch], batch: Batch, k: int) -> Pending:
         """Enqueue an exact search."""
-        return self._start((k,), pieces, batch, lambda own: proof.begin(self.card, pieces, own, k))
-
-    def begin_queues(
-        self, pieces: list[SlabSearch], batch: Batch, want: int, geometry: SelectionGeometry
-    ) -> Queues:
-        """Enqueue the published selection."""
-        return self._start(
-            (want, geometry), pieces, batch, lambda own: local.begin(self.card, pieces, own, want, geometry)
-        )
-
-    def _start(
-        self, wanted: Kind, pieces: list[SlabSearch], batch: Batch, begin: Callable[[Batch], Started]
-    ) -> Started:
         unfit = len(pieces) > SLABS or any(piece.mask is not None for piece in pieces)
         if self._off or unfit or batch.device.type != "cuda":
-            return begin(batch)
+            return proof.begin(self.card, pieces, batch, k)
         kind: Kind = (
-            *wanted, batch.queries, batch.planes, batch.mixed, batch.wide, self.card.method(batch),
+            k, batch.queries, batch.planes, batch.mixed, batch.wide, self.card.method(batch),
             *((id(piece.slab), piece.base) for piece in pieces),
         )  # fmt: skip
         if kind not in self._seen:
-            return self._first(kind, batch, begin)
+            return self._first(kind, pieces, batch, k)
         found = self._seen[kind]
         if found is None:
             try:
-                found = self._seen[kind] = self._capture(pieces, batch, begin)
+                found = self._seen[kind] = self._capture(pieces, batch, k)
             except RuntimeError:  # continue without graphs; a device that is lost fails below, too
                 self._off = True
                 self._seen.clear()
-                return begin(batch)
+                return proof.begin(self.card, pieces, batch, k)
         elif any(there() is not piece.slab for there, piece in zip(found.slabs, pieces, strict=True)):
-            return self._first(kind, batch, begin)
+            return self._first(kind, pieces, batch, k)
         self._seen.move_to_end(kind)
         np.copyto(found.queries, batch.host)
         found.graph.replay()
-        started: Started = replace(found.started, batch=batch, pieces=pieces)
-        return started
+        return replace(found.started, batch=batch, pieces=pieces)
 
-    def _first(self, kind: Kind, batch: Batch, begin: Callable[[Batch], Started]) -> Started:
+    def _first(self, kind: Kind, pieces: list[SlabSearch], batch: Batch, k: int) -> Pending:
         """Search without a graph, which compiles the kernels, and remember the kind if it is small."""
-        started = begin(batch)
+        started = proof.begin(self.card, pieces, batch, k)
         self._seen.pop(kind, None)
         if started.found.positions.numel() <= LIMIT:
             self._seen[kind] = None
@@ -102,9 +84,7 @@ class Replays:
                 self._seen.popitem(last=False)
         return started
 
-    def _capture(
-        self, pieces: list[SlabSearch], batch: Batch, begin: Callable[[Batch], Started]
-    ) -> _Captured[Started]:
+    def _capture(self, pieces: list[SlabSearch], batch: Batch, k: int) -> _Captured:
         own = Batch(batch.host, batch.device, pinned=True)
         graph = torch.cuda.CUDAGraph()
         current = torch.cuda.current_stream(batch.device)
@@ -113,11 +93,11 @@ class Replays:
         with torch.cuda.stream(side):
             graph.capture_begin(capture_error_mode="thread_local")  # other devices' threads go on
             try:
-                started = begin(own)
+                started = proof.begin(self.card, pieces, own, k)
                 answer = torch.empty(started.answer.shape, dtype=torch.int64, pin_memory=True)
                 answer.copy_(started.answer, non_blocking=True)
             finally:
                 graph.capture_end()
         current.wait_stream(side)
-        kept: Started = replace(started, pieces=[], answer=answer)
+        kept = replace(started, pieces=[], answer=answer)
         return _Captured(graph, own.source.numpy(), kept, [weakref.ref(p.slab) for p in pieces])

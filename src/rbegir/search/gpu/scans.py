@@ -203,25 +203,6 @@ def allowed(mask, offset, inside):
     return ((bits >> (offset & 31)) & 1) != 0
 
 
-@triton.jit
-def threshold_of(limits, q):
-    """The exact threshold of query q, and one in single precision that lets a little more through."""
-    limit0 = tl.load(limits + 3 * q)
-    limit1 = tl.load(limits + 3 * q + 1)
-    floor = limit0.to(tl.float32) / limit1.to(tl.float32)
-    return limit0, limit1, tl.load(limits + 3 * q + 2), floor - tl.abs(floor) * 1e-5
-
-
-@triton.jit
-def append(counts, positions, dots, norms, row, room, q, position, dot, norm, hit):
-    """Append what hits to the survivors of query q."""
-    slot = tl.atomic_add(counts + q + tl.zeros_like(dot), 1, mask=hit, sem="relaxed")
-    keep = hit & (slot < room)
-    tl.store(positions + row + slot, position, mask=keep)
-    tl.store(dots + row + slot, dot, mask=keep)
-    tl.store(norms + row + slot, norm, mask=keep)
-
-
 @triton.jit(do_not_specialize=["end", "base", "q", "room"])
 def popcount_scan(
     words, stride, begin, end, base: tl.int64, mask, q, query, limits, counts, positions, dots, norms, room,
@@ -236,7 +217,11 @@ def popcount_scan(
     MASKED: only keywords whose bit in `mask` is set; the mask is read only where something passes.
     """
     stride = stride.to(tl.int64)
-    limit0, limit1, limit2, floor = threshold_of(limits, q)
+    limit0 = tl.load(limits + 3 * q)
+    limit1 = tl.load(limits + 3 * q + 1)
+    limit2 = tl.load(limits + 3 * q + 2)
+    floor = limit0.to(tl.float32) / limit1.to(tl.float32)
+    floor = floor - tl.abs(floor) * 1e-5  # lets a little more through
     query += q * ((B + MIXED) * (N // 32))
     held = hold(query, B + MIXED, N // 32)
     row = q.to(tl.int64) * room
@@ -254,8 +239,11 @@ def popcount_scan(
             if MASKED:
                 hit = hit & allowed(mask, offset, hit)
             hit = hit & (square * limit1 >= limit0 * norm.to(tl.int64) + limit2)
-            position = base + offset.to(tl.int64)
-            append(counts, positions, dots, norms, row, room, q, position, dot, norm, hit)
+            slot = tl.atomic_add(counts + q + tl.zeros_like(dot), 1, mask=hit, sem="relaxed")
+            keep = hit & (slot < room)
+            tl.store(positions + row + slot, base + offset.to(tl.int64), mask=keep)
+            tl.store(dots + row + slot, dot, mask=keep)
+            tl.store(norms + row + slot, norm, mask=keep)
         first += BLOCK
 
 
