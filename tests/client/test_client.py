@@ -302,6 +302,10 @@ def test_a_life(kind: str, id_type: str, model: Path, tmp_path: Path) -> None:
         assert [do("get", [name(2)])[0][column] for column in ("text", "price", "lang")] == [
             "green paint", 2.5, None
         ]  # fmt: skip
+        records = [{"lang": "fr"}, {"price": 1.5, "rare": None}, {}]
+        assert do("update", [name(2), fresh[0], name(3)], attributes=records) == 2
+        kept = [(found["price"], found["lang"]) for found in do("get", [name(2), fresh[0]])]
+        assert kept == [(2.5, "fr"), (1.5, None)]
         assert do("count") == 6
         assert do("delete", where="price = 2.5") == 1
         do("upsert", ["green paint"], ids=[name(2)], attributes=[{"lang": "fr"}])

@@ -27,6 +27,7 @@ from rbegir.base.arguments import (
     check_ids,
     check_queries,
     check_texts,
+    named_values,
     one_tenant,
     refuse_repeats,
 )
@@ -180,10 +181,11 @@ def update(ids: Any, attributes: Any) -> Plan[int]:
     columns = check_attributes(attributes, len(named), (yield from info())["attributes"])
     if not len(named) or not columns:
         return 0
-    rows = zip(*(column.to_pylist() for column in columns.values()), strict=True)
+    values = named_values(attributes, columns, len(named))
     keywords = [
-        {"id": key, "attributes": dict(zip(columns, map(_plain, row), strict=True))}
-        for key, row in zip(named.to_pylist(), rows, strict=True)
+        {"id": key, "attributes": {name: _plain(value.as_py()) for name, value in own.items()}}
+        for key, own in zip(named.to_pylist(), values, strict=True)
+        if own
     ]
     return (yield from _number("PATCH", "/v1/keywords", "updated", {"keywords": keywords}))
 

@@ -33,7 +33,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rbegir.base.arguments import as_batch, check_attributes, check_deletion, check_ids
+from rbegir.base.arguments import as_batch, check_attributes, check_deletion, check_ids, named_values
 from rbegir.codes.planes import Codes
 from rbegir.encode.encoder import Encoder
 from rbegir.errors import InputError, MismatchError, whole_number
@@ -211,8 +211,9 @@ class Generations:
         if left.size:
             raise InputError(f"id {given[int(left[0])].as_py()!r} is not in the index")
         columns = check_attributes(attributes, len(given), self.info()["attributes"])
+        values = named_values(attributes, columns, len(given))
         for index, rows in parts:
-            index.update(given.take(rows), {name: column.take(rows) for name, column in columns.items()})
+            index.update(given.take(rows), [values[row] for row in rows])
         return len(given) if columns else 0
 
     def delete(self, ids: Any = None, *, where: Where = None, tenant: Tenant = None) -> int:
