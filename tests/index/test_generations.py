@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +175,17 @@ def test_update_count_and_delete_see_the_newest_version(tmp_path: Path) -> None:
                 both.delete(**wrong)
 
 
+def test_records_of_an_update_keep_what_they_do_not_name(tmp_path: Path) -> None:
+    paths = make(tmp_path, [OLD, NEW])
+    for number, (path, model) in enumerate(zip(paths, (OLD, NEW), strict=True)):
+        with rbegir.Index.open(path, model=model) as index:
+            index.add(["a", "b"], [2 * number, 2 * number + 1], {"price": [1.5, 2.5], "lang": ["en", "de"]})
+    with rbegir.Generations(paths, NEW) as both:
+        assert both.update([3, 0, 1], [{"price": 30}, {"lang": "it"}, {"price": None}]) == 3
+        kept = [found and (found["price"], found["lang"]) for found in both.get([0, 1, 2, 3])]
+        assert kept == [(1.5, "it"), (None, "de"), (1.5, "en"), (30.0, "de")]
+
+
 def test_vectors_are_added_and_found(tmp_path: Path) -> None:
     vectors = np.random.default_rng(2).standard_normal((60, 64)).astype(np.float32)
     binarizer = rbegir.Binarizer(64).fit(vectors)
@@ -199,11 +211,36 @@ def test_default_ids_never_repeat(tmp_path: Path) -> None:
         assert both.add(["f"]).tolist() == [5]
         assert sorted(both.search("a", k=9).ids[0].tolist()) == [0, 1, 2, 3, 5]
         hits = both.search("a", k=9)
-        assert np.array_equal(hits.rows, hits.ids)  # default ids are global rows
+        assert hits.rows.tolist() == [
+            [{3: 2**40, 5: 2**40 + 2}.get(key, key) for key in hits.ids[0].tolist()]
+        ]
         assert both.info()["keywords"] == 5
         assert both.info()["next_row"] == 6
         with pytest.raises(InputError, match="id 1 is in the index already"):
             both.add(["again"], ids=[1])
+
+
+@pytest.mark.parametrize("k", [1, 7])
+def test_pages_stay_correct_while_keywords_are_updated(tmp_path: Path, k: int) -> None:
+    """Updated keywords get new rows; of all others, each is found once, in the order of one search."""
+    paths = make(tmp_path, [OLD, MIDDLE, NEW])
+    for number, (path, model) in enumerate(zip(paths, (OLD, MIDDLE, NEW), strict=True)):
+        ids = range(20 * number, 20 * number + 20)
+        with rbegir.Index.open(path, model=model) as index:
+            index.add([f"text {i}" for i in ids], ids, {"price": [0] * 20})
+    changed = [0, 1, 2, 21, 41]
+    with rbegir.Generations(paths, NEW) as both:
+        whole = [key for key in both.search("text 3", k=60).ids[0].tolist() if key not in changed]
+        found: list[int] = []
+        page = both.search("text 3", k=k)
+        for turn in itertools.count():
+            if not page.counts.any():
+                break
+            found += page.ids[0].tolist()
+            if turn < 20:
+                both.update(changed, {"price": [turn] * 5})
+            page = both.search("text 3", k=k, after=page.cursor)
+        assert [key for key in found if key not in changed] == whole
 
 
 def test_migrate_moves_keywords_as_they_are(tmp_path: Path) -> None:

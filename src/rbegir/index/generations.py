@@ -9,7 +9,7 @@ The queries of the newest model search the codes of all generations (`rbegir.upg
 live keywords of all generations; if an id lives in several, the newest one counts. Their order is that of one
 index, ties included:
 
-    (order key descending, global row ascending)     global row = rows of all older generations + row
+    (order key descending, global row ascending)     global row = generation · 2⁴⁰ + row
 
 Order keys are comparable between generations: they are ⌊2³⁶ (q·k)² / ‖k‖²⌋ with the sign of q·k, q is the
 same integer vector everywhere, and scaling k changes nothing, so generations may differ in keyword planes.
@@ -18,7 +18,7 @@ same integer vector everywhere, and scaling k changes nothing, so generations ma
 deleted from the older one, so that a crash in between loses nothing. Search looks up the ids of older hits in
 the newer indexes and repeats the search without those found there, until there are none.
 
-*Default ids* are global rows, which never repeat across generations.
+*Default ids* continue the count of the rows that all generations have given out, so they never repeat.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ from rbegir.search.request import (
     local_request,
     with_options,
 )
+
+ROWS = 1 << 40  # of a generation, as counted by global rows, which no change of an older one moves
 
 
 class Generations:
@@ -117,7 +119,7 @@ class Generations:
         }
         shared = ("n", "keyword_planes", "query_planes", "id_type", "attributes", "tenant", "fingerprint")
         newest = {key: value for key, value in each[-1].items() if key in shared}
-        return {**totals, **newest, "next_row": self._rows_before(len(each)), "generations": each}
+        return {**totals, **newest, "next_row": self._next_row(), "generations": each}
 
     @with_options
     def search(
@@ -146,13 +148,12 @@ class Generations:
         for number, index in enumerate(self.indexes):
             if not len(index) and len(self):
                 continue  # an empty index has no columns to filter by
-            before = self._rows_before(number)
             asked: SearchOptions = {**options, "attributes": request.attributes or request.item is not None}
             if request.after is not None:
                 cursor = Cursor.read(request.after)
-                asked["after"] = cursor._replace(rows=np.maximum(cursor.rows - before, -1)).text()
+                asked["after"] = cursor._replace(rows=np.clip(cursor.rows - number * ROWS, -1, ROWS)).text()
             hits = self._visible(number, index, codes, k, asked)
-            rows = np.where(hits.rows < 0, -1, hits.rows + before)
+            rows = np.where(hits.rows < 0, -1, hits.rows + number * ROWS)
             parts.append(replace(hits, rows=rows, after=request.after))
         if any(part.attributes is not None for part in parts):  # then give all hits attributes
             for number, part in enumerate(parts):
@@ -178,7 +179,7 @@ class Generations:
         """Add keywords to the newest generation; an id that exists in any generation is refused."""
         texts = as_batch(texts)
         if ids is None and self.info()["id_type"] == "int64":
-            start = self._rows_before(len(self.indexes))
+            start = self._next_row()
             ids = np.arange(start, start + len(texts))
         elif ids is None:
             raise InputError("ids must be given: the ids of this index are strings")
@@ -295,8 +296,8 @@ class Generations:
                 return hits
             hidden += replaced
 
-    def _rows_before(self, number: int) -> int:
-        return sum(int(index.info()["next_row"]) for index in self.indexes[:number])
+    def _next_row(self) -> int:
+        return sum(int(index.info()["next_row"]) for index in self.indexes)
 
 
 def _used(indexes: Sequence[Index]) -> list[Index]:
