@@ -145,9 +145,9 @@ class Generations:
         if request.item is not None and request.after is not None:
             raise InputError("generations have no pages of items", hint="ask for more items with k")
         parts = []
-        for number, index in enumerate(self.indexes):
+        for number, index in enumerate(self._lent()):
             if not len(index) and len(self):
-                continue  # an empty index has no columns to filter by
+                continue
             asked: SearchOptions = {**options, "attributes": request.attributes or request.item is not None}
             if request.after is not None:
                 cursor = Cursor.read(request.after)
@@ -155,10 +155,6 @@ class Generations:
             hits = self._visible(number, index, codes, k, asked)
             rows = np.where(hits.rows < 0, -1, hits.rows + number * ROWS)
             parts.append(replace(hits, rows=rows, after=request.after))
-        if any(part.attributes is not None for part in parts):  # then give all hits attributes
-            for number, part in enumerate(parts):
-                empty: list[list[dict[str, Any]]] = [[{} for _ in range(count)] for count in part.counts]
-                parts[number] = replace(part, attributes=part.attributes or empty)
         if request.item is None:
             return merge(parts, k)
         found = merge(parts, None)
@@ -171,7 +167,7 @@ class Generations:
     def get(self, ids: Any) -> list[dict[str, Any] | None]:
         """The keywords with these ids, each from the newest generation that has it."""
         found: list[dict[str, Any] | None] = [None] * len(ids)
-        for index in _used(self.indexes):
+        for index in _used(self._lent()):
             found = [new or old for new, old in zip(index.get(ids), found, strict=True)]
         return found
 
@@ -226,7 +222,7 @@ class Generations:
         wanted = None if ids is None else check_ids(ids)
         gone: dict[Any, None] = {}
         newer: list[Index] = []
-        for index in reversed(_used(self.indexes)):
+        for index in reversed(_used(self._lent())):
             state = within(index.snapshot, tenant)
             places = state.select(where) if wanted is None else state.find(wanted)
             there = places.segment >= 0
@@ -241,7 +237,7 @@ class Generations:
 
     def count(self, where: Where = None, *, tenant: Tenant = None) -> int:
         """How many keywords pass a filter; a keyword that is being moved is counted twice."""
-        return sum(index.count(where, tenant=tenant) for index in _used(self.indexes))
+        return sum(index.count(where, tenant=tenant) for index in _used(self._lent()))
 
     def compact(self) -> None:
         """Compact every index."""
@@ -262,12 +258,20 @@ class Generations:
                 left -= found[-1].num_rows
                 if not left:
                     break
-            table = pa.Table.from_batches(found)
+            table = pa.Table.from_batches(found).select(["id", "text", *index.snapshot.manifest.columns])
             if table.num_rows:
                 texts, ids, attributes = keywords_of(table)
                 self.upsert(texts, ids, attributes)
                 return int(table.num_rows)
         return 0
+
+    def _lent(self) -> list[Index]:
+        """The indexes; a column that one of them lacks is null there, as it would be in one index."""
+        states = [index.snapshot for index in self.indexes]
+        columns = {name: dtype for state in states for name, dtype in state.manifest.columns.items()}
+        for state in states:
+            state.lent = columns
+        return self.indexes
 
     def _visible(
         self,

@@ -75,7 +75,7 @@ class Searcher:
         values = query_values(queries, snapshot.manifest)  # [Q, n] int16
         reranks = wants_rerank(request, texts, reranker)
         if request.item is not None:
-            check_item(request.item, snapshot.manifest.columns)
+            check_item(request.item, snapshot.columns)
         code_scores = key_scores(scorer, values)
         snapshot, numbers, partitions, limits = asked(snapshot, request, len(values), code_scores)
         backend = self.backend(snapshot)
@@ -120,7 +120,7 @@ class Searcher:
             found = backend.search(partitions, values, request.k, limits)
         stage_done("scan")
         places = snapshot.locate(numbers, found.positions[found.positions >= 0])
-        names = snapshot.manifest.columns if request.attributes else ()
+        names = snapshot.columns if request.attributes else ()
         if (weigh := _weigher.get()) is not None:
             sizes = snapshot.sizes([*names, *(["text"] if request.texts else [])], places)
             weigh(np.bincount(np.nonzero(found.positions >= 0)[0], sizes, len(values)).astype(np.int64))

@@ -125,6 +125,7 @@ class Snapshot:
         self.files = [*self.deletes.values(), *(one.segment.file for one in self.segments)]
         self.tenants: dict[Any, Any] = {}  # the keywords of recent tenants; see tenant.py
         self.items: dict[str, ItemOrder] = {}  # the keywords by item; see maxsim.py
+        self.lent: Mapping[str, str] = {} if before is None else before.lent  # null here; see generations.py
 
     @classmethod
     def open(cls, directory: Path, before: Snapshot | None = None) -> Snapshot:
@@ -156,10 +157,15 @@ class Snapshot:
     def keywords(self) -> int:
         return sum(one.entry.live for one in self.segments)
 
+    @property
+    def columns(self) -> dict[str, str]:
+        """The attributes and their types."""
+        return {**self.lent, **self.manifest.columns}
+
     def types(self) -> dict[str, pa.DataType]:
         """The columns that a filter may name."""
         id_type = pa.string() if self.manifest.id_type == "string" else pa.int64()
-        attributes = {name: type_named(dtype) for name, dtype in self.manifest.columns.items()}
+        attributes = {name: type_named(dtype) for name, dtype in self.columns.items()}
         return {"id": id_type, "text": pa.string(), **attributes}
 
     def find(self, ids: pa.Array) -> Positions:

@@ -317,7 +317,7 @@ class Index:
             if not len(given) or not new:
                 return 0
             old = {name: before.array(name, places) for name in before.types() if name != "id"}
-            for name in new.keys() & old.keys() if isinstance(attributes, Sequence) else ():
+            for name in new.keys() & manifest.columns.keys() if isinstance(attributes, Sequence) else ():
                 named = pa.array([name in record for record in attributes])
                 new[name] = pc.if_else(named, new[name], old[name])
             kept = {name: column for name, column in old.items() if column.null_count < len(given)}
@@ -503,7 +503,7 @@ class Index:
         """The keywords with these ids: id, text and attributes; None for an unknown id."""
         state, wanted = self._state(), check_ids(ids)
         places = state.find(wanted)
-        columns = {name: state.column(name, places) for name in ("text", *state.manifest.columns)}
+        columns = {name: state.column(name, places) for name in ("text", *state.columns)}
         return [
             None if segment < 0 else {"id": given, **{name: values[i] for name, values in columns.items()}}
             for i, (given, segment) in enumerate(zip(wanted.to_pylist(), places.segment, strict=True))

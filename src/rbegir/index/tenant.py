@@ -52,7 +52,7 @@ def within(state: Snapshot, tenant: str | int | None) -> Snapshot:
             oldest, one = others.pop(0)
             state.tenants.pop(oldest, None)
             rows -= one.rows_kept
-    state.tenants[tenant] = found
+    state.tenants[tenant], found.lent = found, state.lent
     return found
 
 
