@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rbegir.base.arguments import as_batch, check_queries
-from rbegir.base.devices import cpu_count
+from rbegir.base.devices import cpu_count, names_of
 from rbegir.base.masks import Mask, both, empty
 from rbegir.codes.planes import Codes
 from rbegir.codes.score import QUERY_LIMIT, KeyScores, cosines, least_keys
@@ -26,8 +26,8 @@ from rbegir.index.columns import check_item
 from rbegir.index.filter import Filter, found_together
 from rbegir.index.manifest import Manifest
 from rbegir.index.snapshot import Snapshot
-from rbegir.index.tenant import TenantSnapshot, within
-from rbegir.search.backend import Backend, Candidates, Partition, check_planes, coarse, open_backend
+from rbegir.index.tenant import within
+from rbegir.search.backend import Backend, Candidates, Partition, check_planes, coarse, on_cpu, open_backend
 from rbegir.search.hits import Cursor, Hits, attribute_column
 from rbegir.search.items import best_of_items, item_numbers
 from rbegir.search.partition import Int64s, Limits
@@ -52,12 +52,13 @@ class Searcher:
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self._backend = open_backend(device, n, planes, threads, progress)
-        self._of_tenants = open_backend("cpu", n, planes, threads)  # tenants are too small for GPUs
+        self._of_gathered = open_backend("cpu", n, planes, threads)
+        self.accelerated = not on_cpu(names_of(device)[0])
         self.threads = threads or cpu_count()
 
     def backend(self, snapshot: Snapshot) -> Backend:
         """The backend that scans the codes of a snapshot."""
-        return self._of_tenants if isinstance(snapshot, TenantSnapshot) else self._backend
+        return self._of_gathered if snapshot.gathered else self._backend
 
     def search(
         self,

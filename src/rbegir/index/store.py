@@ -105,6 +105,7 @@ class Index:
         self._snapshot = Snapshot.open(path)
         manifest = self._snapshot.manifest
         self._searcher = Searcher(device, manifest.n, manifest.keyword_planes, threads, progress)
+        self._snapshot.accelerated = self._searcher.accelerated
         self._given = self._model = model  # `_model` becomes the stored one when it is loaded
         self._scorer: tuple[str, Encoder | None] = ("", None)  # a fingerprint and its scorer
         if model is not None:
