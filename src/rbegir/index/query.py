@@ -34,7 +34,8 @@ from rbegir.search.partition import Int64s, Limits
 from rbegir.search.request import QueryFilters, SearchRequest, Where
 from rbegir.search.rerank import VectorReranker, by_code_alone, find_candidates, rerank
 
-SCANNED = 64  # queries whose hits are found together
+SCANNED = 64  # queries whose hits are found together …
+SCANNED_HITS = 1 << 20  # … unless they have more hits than this; a single query may have more
 _watcher: ContextVar[Callable[[str], None] | None] = ContextVar("watcher", default=None)
 _weigher: ContextVar[Callable[[npt.NDArray[np.int64]], None] | None] = ContextVar("weigher", default=None)
 _awaited: ContextVar[Callable[[int], bool] | None] = ContextVar("awaited", default=None)
@@ -160,10 +161,15 @@ class Searcher:
         schema = pa.schema([*own.items(), *named])
 
         def batches() -> Iterator[pa.RecordBatch]:
-            for first in range(0, len(values), SCANNED):
-                these = np.arange(first, min(first + SCANNED, len(values)))
-                found = backend.search(partitions, values[these], None, limits and limits.of(these))
+            first, size = 0, SCANNED
+            while first < len(values):
+                these = np.arange(first, min(first + size, len(values)))
+                k = None if these.size == 1 else SCANNED_HITS // these.size
+                found = backend.search(partitions, values[these], k, limits and limits.of(these))
                 snapshot.check_mapped()  # also if there is no hit to read
+                if found.counts.max(initial=0) == k:  # there may be more
+                    size = these.size // 2
+                    continue
                 scores = key_scores(scorer, values[these])(found.keys)
                 for query, count in enumerate(found.counts.tolist()):
                     for start in range(0, count, rows):
@@ -174,6 +180,7 @@ class Searcher:
                         yield pa.record_batch(
                             [number, pa.array(scores[query, part]), *columns], schema=schema
                         )
+                first, size = first + these.size, min(SCANNED, 2 * size)
 
         return batches()
 
