@@ -404,6 +404,12 @@ class Index:
         queries = as_batch(queries)
         several = isinstance(queries, (list, tuple)) and query_texts(queries) is None
         state, batches = self._state(), list(queries) if several else [queries]
+        for number, batch in enumerate(batches):
+            if not isinstance(batch, str) and hasattr(batch, "__len__") and not len(batch):
+                raise InputError(
+                    f"query {number} has no vectors",
+                    hint="give every query at least one text, vector or code",
+                )
         if not all(is_code(batch) for batch in batches):
             state, model = self._encoding()
             batches = [batch if is_code(batch) else encode_queries(model, batch) for batch in batches]
