@@ -11,8 +11,8 @@ near, opposite, one bit apart, of the smallest and largest norms, equal by the h
     min_score    all hits that reach a score, drawn from scores that are there
     pages        page after page to the end, some with a change between them
     maxsim       items by several vectors per query, to the last bit of the score
-    neighbors    each keyword searched in its own index, or among those of its tenant
-    join         each keyword of another index searched in this one
+    neighbors    each keyword searched in its own index, or among those of its tenant or that pass a filter
+    join         each keyword of another index searched in this one, or among what passes a filter
     duplicates   groups of keywords linked by a score
 
 The wanted answer is taken from the list, sorted in full by `codes.score`. What is compared is every id, row,
@@ -159,11 +159,18 @@ class World:
             ids = self._live_ids(int(self.rng.choice((1, 20))))
             place = {int(key): row for row, key in enumerate(plain.id) if plain.live[row]}
             rows = [place[key] for key in ids]
-            prices = self._prices(len(ids))
-            assert self.index.update(ids, {"price": pa.array(prices, pa.int64())}) == len(ids)
+            prices, named = self._prices(len(ids)), self.rng.random(len(ids)) < self.rng.choice((0.5, 1))
+            records = [
+                {"price": price} if own else {"item": "i0"} for price, own in zip(prices, named, strict=True)
+            ]
+            whole = {"price": pa.array(prices, pa.int64())}
+            assert self.index.update(ids, whole if named.all() else records) == len(ids)
             kept = {name: [values[row] for row in rows] for name, values in plain.columns.items()}
+            for place, record in enumerate(records):
+                for name, value in record.items():
+                    kept[name][place] = value
             moved = Codes(np.ascontiguousarray(plain.codes[:, rows]), self.n)
-            plain.put(moved, ids, {**kept, "price": prices})
+            plain.put(moved, ids, kept)
         elif kind == "delete":
             ids = self._live_ids(int(self.rng.choice((1, 10, 100))))
             assert self.index.delete([*ids, 10**9]) == plain.drop(np.isin(plain.id, ids))
@@ -298,6 +305,9 @@ class World:
         }
         where = str(self.rng.choice(list(tests)))
         return where, tests[where]
+
+    def _maybe_where(self) -> tuple[str | None, Bools]:
+        return self._where() if self.rng.random() < 0.5 else (None, np.ones(self.plain.live.size, np.bool_))
 
     def _filter(self) -> tuple[dict[str, Any], Bools]:
         """A filter of one or more kinds, and the rows that pass it."""
@@ -461,20 +471,24 @@ class World:
         shop, own = self._shop()
         if self.rng.random() < 0.5:
             shop, own = None, np.ones_like(own)  # type: ignore[assignment]
-        rows = self.rows[own[self.rows]]
+        where, passes = self._maybe_where()
+        rows = self.rows[(own & passes)[self.rows]]
         codes = self.codes[np.searchsorted(self.rows, rows)]
         k, least = self._limits(self._high(codes))
-        found = self.index.neighbors(k, least, tenant=shop)
+        found = self.index.neighbors(k, least, where=where, tenant=shop)
         wanted = self._pairs(codes, self.plain.id[rows], rows, k, least, rows)
-        yield rows.size, _tuples(found) == wanted, f"k = {k}, min_score {least!r}, tenant {shop!r}"
+        asked = f"k = {k}, min_score {least!r}, where {where!r}, tenant {shop!r}"
+        yield rows.size, _tuples(found) == wanted, asked
 
     def _join(self) -> Iterator[tuple[int, bool, str]]:
         theirs = np.flatnonzero(self.other_rows.live)
         codes = Codes(np.ascontiguousarray(self.other_rows.codes[:, theirs]), self.n)
         k, least = self._limits(self._high(codes))
-        found = self.index.join(self.other, k, least)
-        wanted = self._pairs(codes, self.other_rows.id[theirs], self.rows, k, least, None)
-        yield theirs.size, _tuples(found) == wanted, f"k = {k}, min_score {least!r}"
+        where, passes = self._maybe_where()
+        found = self.index.join(self.other, k, least, where=where)
+        rows = self.rows[passes[self.rows]]
+        wanted = self._pairs(codes, self.other_rows.id[theirs], rows, k, least, None)
+        yield theirs.size, _tuples(found) == wanted, f"k = {k}, min_score {least!r}, where {where!r}"
 
     def _high(self, codes: Codes) -> Floats:
         """Scores of the better tenth of some pairs."""

@@ -449,6 +449,10 @@ def test_backup_and_delete_by_filter(built: Path, tmp_path: Path) -> None:
     assert rbegir("index", "verify", copy).status == 0
     both = rbegir("index", "delete", built, "p1", "--where", "price < 5")
     assert both.err.splitlines()[0] == "error: delete needs ids or where, and not both"
+    (tmp_path / "no ids").write_text("")
+    for given in (["--where", "price > 1"], ["--where", "price > 1", "--tenant", "a"]):
+        refused = rbegir("index", "delete", built, "--from", tmp_path / "no ids", *given)
+        assert refused.err.splitlines()[0] == "error: delete needs ids or where, and not both"
 
 
 def test_the_bar_shows_what_is_encoded(

@@ -219,6 +219,42 @@ def test_all_keywords_in_pages(shared: tuple[Path, Running], rows: int) -> None:
     asyncio.run(read())
 
 
+@pytest.mark.parametrize("rows", [3, 1 << 14])
+def test_a_scan_is_that_of_the_index(model: Path, tmp_path: Path, rows: int) -> None:
+    """Page by page, with pages of the service that are smaller than asked for too."""
+    path = make_index(tmp_path / "a.rbe", model)
+    queries = ["bike", "nothing like it", "boots for rain"]
+    allow: list[list[int] | None] = [None, list(range(100, 104)), None]
+    with running(path, "--max-k", "4") as service, rbegir.Index.open(path, read_only=True) as index:
+        codes = index.model.encode_queries(queries)
+        asked: list[tuple[Any, float, dict[str, Any]]] = [
+            ("bike", -1.0, {}),
+            (queries, 0.3, {}),
+            (queries, 2.0, {}),
+            (queries, -1.0, {"where": "price < 100", "allow": allow}),
+            (codes, 0.2, {"must": "shoes"}),
+        ]
+
+        async def read() -> None:
+            async with rbegir.AsyncClient(service.url) as other:
+                for (given, least, options), wanted in zip(asked, pages, strict=True):
+                    assert [page async for page in other.scan(given, least, rows=rows, **options)] == wanted
+
+        pages: list[list[pa.RecordBatch]] = []
+        with rbegir.Client(service.url) as client:
+            for given, least, options in asked:
+                pages.append(list(client.scan(given, least, rows=rows, **options)))
+                wanted = list(index.scan(given, least, **options))
+                assert bool(pages[-1]) == bool(wanted)
+                assert all(0 < page.num_rows <= min(rows, 4) for page in pages[-1])
+                assert not wanted or pa.Table.from_batches(pages[-1]).equals(pa.Table.from_batches(wanted))
+            with pytest.raises(InputError, match="allow has 3 entries for 1 queries"):
+                next(client.scan("bike", 0.5, allow=allow))
+            with pytest.raises(InputError, match="rows must be a whole number"):
+                next(client.scan("bike", 0.5, rows=0))
+        asyncio.run(read())
+
+
 def test_pages_and_ranges_longer_than_a_page(model: Path, tmp_path: Path) -> None:
     """A service of small pages: the client asks for as many as there are."""
     path = make_index(tmp_path / "a.rbe", model)
@@ -302,6 +338,10 @@ def test_a_life(kind: str, id_type: str, model: Path, tmp_path: Path) -> None:
         assert [do("get", [name(2)])[0][column] for column in ("text", "price", "lang")] == [
             "green paint", 2.5, None
         ]  # fmt: skip
+        records = [{"lang": "fr"}, {"price": 1.5, "rare": None}, {}]
+        assert do("update", [name(2), fresh[0], name(3)], attributes=records) == 2
+        kept = [(found["price"], found["lang"]) for found in do("get", [name(2), fresh[0]])]
+        assert kept == [(2.5, "fr"), (1.5, None)]
         assert do("count") == 6
         assert do("delete", where="price = 2.5") == 1
         do("upsert", ["green paint"], ids=[name(2)], attributes=[{"lang": "fr"}])

@@ -255,6 +255,7 @@ def test_changes_are_searchable_at_once(nodes: Any, tmp_path: Path, encoder: Has
             lambda on: on.upsert(["w5 w5"], [name(1001)]).tolist(),
             lambda on: on.delete([name(5001), name(1002), name(77)]),
             lambda on: on.update([name(1001)], {"price": [1e6]}),
+            lambda on: on.update([name(1003), name(1004)], [{"price": 7.0}, {"lang": "it"}]),
             lambda on: on.delete(where="price = 1000000"),
             lambda on: on.compact(),
         ):

@@ -237,6 +237,17 @@ def test_the_least_recently_used_masks_are_evicted(path: Path, monkeypatch: pyte
     assert kept == ["price < 3", "price < 1", "price < 4"]
 
 
+def test_filters_may_be_arrays(index: rbegir.Index) -> None:
+    queries = ["w1", "w2", "w3"]
+    each = {"where": ["price < 3", None, "price > 5"], "must": ["w1", None, "w3"]}
+    for name, given in each.items():
+        wanted = index.search(queries, 9, **{name: given})  # type: ignore[arg-type]
+        assert wanted.counts.min() > 0
+        for make in (np.array, pa.array, lambda given: pa.chunked_array([given]), tuple):
+            hits = index.search(queries, 9, **{name: make(given)})  # type: ignore[arg-type]
+            assert hits.ids.tolist() == wanted.ids.tolist()
+
+
 def test_refused(index: rbegir.Index) -> None:
     with pytest.raises(InputError, match="where has 1 entries for 2 queries"):
         index.search(["w1", "w2"], where=["price < 3"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +176,60 @@ def test_update_count_and_delete_see_the_newest_version(tmp_path: Path) -> None:
                 both.delete(**wrong)
 
 
+def test_records_of_an_update_keep_what_they_do_not_name(tmp_path: Path) -> None:
+    paths = make(tmp_path, [OLD, NEW])
+    for number, (path, model) in enumerate(zip(paths, (OLD, NEW), strict=True)):
+        with rbegir.Index.open(path, model=model) as index:
+            index.add(["a", "b"], [2 * number, 2 * number + 1], {"price": [1.5, 2.5], "lang": ["en", "de"]})
+    with rbegir.Generations(paths, NEW) as both:
+        assert both.update([3, 0, 1], [{"price": 30}, {"lang": "it"}, {"price": None}]) == 3
+        kept = [found and (found["price"], found["lang"]) for found in both.get([0, 1, 2, 3])]
+        assert kept == [(1.5, "it"), (None, "de"), (1.5, "en"), (30.0, "de")]
+
+
+def test_a_column_that_a_generation_lacks_is_null_as_in_one_index(tmp_path: Path) -> None:
+    paths = make(tmp_path, [OLD, MIDDLE, NEW])
+    texts = [f"text {i}" for i in range(12)]
+    parts: list[tuple[list[int], dict[str, list[Any]]]] = [
+        ([0, 1, 2, 3], {"shop": ["a", "b", "a", None]}),
+        ([4, 5, 6], {}),
+        ([7, 8, 9, 10, 11], {"price": [1.5, 2.5, None, 4.5, 5.5], "shop": ["b", "c", None, "a", "c"]}),
+    ]
+    wheres = ["price > 2", "price is null", "shop = 'a'", "shop = 'a' or price < 3", "text is not null"]
+    with rbegir.Index.create(tmp_path / "one.rbe", OLD) as one, contextlib.ExitStack() as opened:
+        for (ids, columns), path, model in zip(parts, paths, (OLD, MIDDLE, NEW), strict=True):
+            one.add([texts[i] for i in ids], ids, columns)
+            with rbegir.Index.open(path, model=model) as index:
+                index.add([texts[i] for i in ids], ids, columns)
+        both = opened.enter_context(rbegir.Generations(paths, NEW))
+        every = {row["id"]: {name: row[name] for name in ("shop", "price")} for row in one.rows()}
+        for where in wheres:
+            expected = {row["id"] for row in one.rows(where)}
+            hits = both.search("text 3", k=20, where=where)
+            found = dict(zip(hits.ids[0].tolist(), (hits.attributes or [[]])[0], strict=True))
+            assert found == {key: every[key] for key in expected}
+            assert both.count(where) == one.count(where) == len(expected)
+        assert both.get(range(12)) == one.get(range(12))
+        shops = both.search("text 3", k=20, item="shop").ids[0].tolist()
+        named = [every[key]["shop"] for key in shops if every[key]["shop"] is not None]
+        assert sorted(named) == ["a", "b", "c"]
+        assert len(shops) == 3 + sum(row["shop"] is None for row in every.values())
+        both.migrate(2)
+        assert both.delete(where="price > 2") == one.delete(where="price > 2") == 3
+        assert both.migrate(9) == 2
+        assert both.indexes[1].info()["attributes"] == {}
+        assert sorted(both.search("text 3", k=20, where="price is null").ids[0].tolist()) == [
+            0,
+            1,
+            2,
+            3,
+            4,
+            5,
+            6,
+            9,
+        ]
+
+
 def test_vectors_are_added_and_found(tmp_path: Path) -> None:
     vectors = np.random.default_rng(2).standard_normal((60, 64)).astype(np.float32)
     binarizer = rbegir.Binarizer(64).fit(vectors)
@@ -220,11 +276,36 @@ def test_default_ids_never_repeat(tmp_path: Path) -> None:
         assert both.add(["f"]).tolist() == [5]
         assert sorted(both.search("a", k=9).ids[0].tolist()) == [0, 1, 2, 3, 5]
         hits = both.search("a", k=9)
-        assert np.array_equal(hits.rows, hits.ids)  # default ids are global rows
+        assert hits.rows.tolist() == [
+            [{3: 2**40, 5: 2**40 + 2}.get(key, key) for key in hits.ids[0].tolist()]
+        ]
         assert both.info()["keywords"] == 5
         assert both.info()["next_row"] == 6
         with pytest.raises(InputError, match="id 1 is in the index already"):
             both.add(["again"], ids=[1])
+
+
+@pytest.mark.parametrize("k", [1, 7])
+def test_pages_stay_correct_while_keywords_are_updated(tmp_path: Path, k: int) -> None:
+    """Updated keywords get new rows; of all others, each is found once, in the order of one search."""
+    paths = make(tmp_path, [OLD, MIDDLE, NEW])
+    for number, (path, model) in enumerate(zip(paths, (OLD, MIDDLE, NEW), strict=True)):
+        ids = range(20 * number, 20 * number + 20)
+        with rbegir.Index.open(path, model=model) as index:
+            index.add([f"text {i}" for i in ids], ids, {"price": [0] * 20})
+    changed = [0, 1, 2, 21, 41]
+    with rbegir.Generations(paths, NEW) as both:
+        whole = [key for key in both.search("text 3", k=60).ids[0].tolist() if key not in changed]
+        found: list[int] = []
+        page = both.search("text 3", k=k)
+        for turn in itertools.count():
+            if not page.counts.any():
+                break
+            found += page.ids[0].tolist()
+            if turn < 20:
+                both.update(changed, {"price": [turn] * 5})
+            page = both.search("text 3", k=k, after=page.cursor)
+        assert [key for key in found if key not in changed] == whole
 
 
 def test_migrate_moves_keywords_as_they_are(tmp_path: Path) -> None:

@@ -129,8 +129,18 @@ def test_refusals(tmp_path: Path) -> None:
             index.maxsim("a", item="document", where=["id < 1"])
         with pytest.raises(InputError, match="query 1 has no vectors"):
             index.maxsim([["a"], np.zeros((0, 64), np.int8)], item="document")
+        for empty in ([], (), np.zeros((0, 64), np.int8), np.zeros((0, 64)), [[]]):
+            with pytest.raises(InputError, match="query 0 has no vectors"):
+                index.maxsim(empty, item="document")
         with pytest.raises(rbegir.RbegirError, match="k must be"):
             index.maxsim("a", 0, item="document")
+    binarizer = rbegir.Binarizer(64).fit(np.random.default_rng(1).standard_normal((90, 64)))
+    for index in (
+        Index.create(tmp_path / "y.rbe", n=64, keyword_planes=2),
+        Index.create(tmp_path / "z.rbe", binarizer),
+    ):
+        with index, pytest.raises(InputError, match="query 0 has no vectors"):
+            index.maxsim([], item="document")
 
 
 @pytest.mark.parametrize(

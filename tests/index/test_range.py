@@ -12,6 +12,8 @@ import pytest
 import rbegir
 from rbegir.codes import score
 from rbegir.errors import FilterError, InputError
+from rbegir.index import query as searching
+from rbegir.search.cpu import CpuBackend
 from rbegir.search.hits import Hits, cut, merge
 from rbegir.wire.search import cursor_of, json_results, read_hits, write_hits
 from tests.index.fakes import HashEncoder
@@ -192,6 +194,33 @@ def test_a_scan_streams_all_hits(index: rbegir.Index, rows: int) -> None:
     assert batches[0].schema.names == columns
     codes = ENCODER.encode_queries(QUERIES)
     assert next(index.scan(codes, least, rows=rows)).equals(next(index.scan(QUERIES, least, rows=rows)))
+
+
+@pytest.mark.parametrize("room", [64, 1000, 4000, 1 << 20])
+def test_a_scan_holds_few_hits(index: rbegir.Index, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
+    """Queries with many hits are searched fewer at a time; a single one may have more hits than that."""
+    monkeypatch.setattr(searching, "SCANNED_HITS", room)
+    held: list[int] = []
+    search = CpuBackend.search
+
+    def watched(self: CpuBackend, parts: Any, values: Any, k: int | None, limits: Any) -> Any:
+        found = search(self, parts, values, k, limits)
+        held.append(found.positions.size if len(values) > 1 else 0)
+        return found
+
+    queries = [f"w{number}" for number in range(70)]
+    deny: list[list[int] | None] = [
+        None if number % 3 else [5000 - row for row in LIVE[9:]] for number in range(70)
+    ]
+    monkeypatch.setattr(CpuBackend, "search", watched)
+    got = [
+        list(zip(*batch.to_pydict().values(), strict=True)) for batch in index.scan(queries, 0.2, deny=deny)
+    ]
+    assert max(held) <= room
+    monkeypatch.undo()
+    whole = index.search(queries, None, min_score=0.2, deny=deny)
+    columns = whole.to_arrow().select(["query", "score", "id", "text", "price"]).to_pydict()
+    assert [hit for batch in got for hit in batch] == list(zip(*columns.values(), strict=True))
 
 
 def test_a_scan_refuses_at_once(index: rbegir.Index) -> None:

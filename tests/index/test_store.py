@@ -313,6 +313,20 @@ def test_update_changes_attributes_alone(index: Index) -> None:
         index.update([0], {"price": ["dear"]})
 
 
+def test_records_of_an_update_keep_what_they_do_not_name(index: Index) -> None:
+    index.add(["a", "b", "c"], attributes={"price": [1, 2, 3], "lang": ["en", "de", "fr"]})
+    assert index.update([0, 1], [{"price": 10}, {"lang": "it", "new": True}]) == 2
+    assert index.update([2], [{"price": None, "nothing": None}]) == 1
+    assert index.get([0, 1, 2]) == [
+        {"id": 0, "text": "a", "price": 10, "lang": "en", "new": None},
+        {"id": 1, "text": "b", "price": 2, "lang": "it", "new": True},
+        {"id": 2, "text": "c", "price": None, "lang": "fr", "new": None},
+    ]
+    index.update([0], [{"price": None, "lang": None}])
+    index.update([0, 1], {"lang": [None, "es"]})  # columns name every keyword
+    assert [row and (row["price"], row["lang"]) for row in index.get([0, 1])] == [(None, None), (2, "es")]
+
+
 def test_filters_count_list_and_delete(index: Index) -> None:
     index.add(["a", "b", "c", "d"], attributes={"price": [1, 2, 3, None]})
     assert (index.count(), index.count("price < 3"), index.count("price > 9")) == (4, 2, 0)

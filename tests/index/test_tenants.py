@@ -12,7 +12,9 @@ import rbegir
 from rbegir.codes import score
 from rbegir.errors import CorruptError, InputError, MismatchError
 from rbegir.index import keys, tenant
+from rbegir.index.segment import Segment
 from rbegir.index.store import Index
+from rbegir.index.tenant import within
 from tests.index.fakes import HashEncoder, PlainIndex, random_codes
 from tests.reranking import make_model, some_texts
 
@@ -186,9 +188,46 @@ def test_the_least_recently_searched_tenants_are_evicted(
         for own in (0, 1, 2, 0, 3):
             index.search("w", tenant=own)
         assert list(index.snapshot.tenants) == [2, 0, 3]
-        monkeypatch.setattr(tenant, "KEPT_ROWS", 25)
+        index.add(["w"], attributes={"shop": [3]})
+        index.search("w", tenant=2)
+        assert list(index.snapshot.tenants) == [0, 3, 2]
+        monkeypatch.setattr(
+            tenant, "KEPT_BYTES", 2 * within(index.snapshot, 2).segments[0].segment.packed().nbytes
+        )
         index.search("w", tenant=4)
-        assert list(index.snapshot.tenants) == [3, 4]
+        assert list(index.snapshot.tenants) == [4]
+
+
+def test_a_change_keeps_what_was_read_of_a_tenant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether tenants are gathered or masked, only new segments are read after a change."""
+    read: list[tuple[Path, int]] = []
+    right = Segment.of_tenant
+
+    def of_tenant(self: Segment, wanted: Any) -> Any:
+        read.append((self.path, wanted[0].as_py()))
+        return right(self, wanted)
+
+    monkeypatch.setattr(Segment, "of_tenant", of_tenant)
+    with Index.create(tmp_path / "x.rbe", ENCODER, tenant="shop") as index:
+        index.add(
+            [f"w{i % 40}" for i in range(1500)], attributes={"shop": [min(i % 10, 3) for i in range(1500)]}
+        )
+        first = index.snapshot.segments[0].segment.path
+        for own in (0, 3):
+            index.search("w1", tenant=own)
+            assert within(index.snapshot, own).gathered == (own == 0)
+        assert read == [(first, 0), (first, 3)]
+        index.add(["w1"], attributes={"shop": [1]})
+        index.delete([10, 13, 20])
+        for own in (0, 3):
+            hits = index.search("w1", 2000, tenant=own)
+            assert hits.ids.tolist() == index.search("w1", 2000, where=f"shop = {own}").ids.tolist()
+            assert index.count(tenant=own) == hits.k == {0: 148, 3: 1049}[own]
+        assert read == [(first, 0), (first, 3)]
+        index.compact()
+        index.search("w1", tenant=0)
+        assert len(index.snapshot.tenants) == 2
+        assert [own for _, own in read] == [0, 3, 0]
 
 
 def test_refusals(tmp_path: Path) -> None:

@@ -174,6 +174,15 @@ def check_attributes(attributes: Any, count: int, known: Mapping[str, str]) -> d
     return columns
 
 
+def named_values(attributes: Any, columns: Mapping[str, pa.Array], count: int) -> list[dict[str, pa.Scalar]]:
+    """The attributes that each keyword names, from the checked columns; records may leave some out."""
+    named = attributes if isinstance(attributes, Sequence) else [columns] * count
+    return [
+        {name: column[row] for name, column in columns.items() if name in own}
+        for row, own in enumerate(named)
+    ]
+
+
 def check_tenants(columns: Mapping[str, pa.Array], tenant: str | None) -> None:
     """Refuse keywords without a tenant, if the index has a tenant column."""
     if tenant is None:

@@ -176,10 +176,10 @@ def delete(
     """Delete keywords by id, or by a filter; ids that are not there are ignored."""
     from rbegir.base.arguments import tenant_named
 
-    wanted: list[Any] = list(ids or [])
+    wanted: list[Any] | None = list(ids) if ids else None
     if ids_from:
         try:
-            wanted += ids_from.read_text(encoding="utf-8").splitlines()
+            wanted = (wanted or []) + ids_from.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
             raise FileError(f"{ids_from} cannot be read: {reason}") from error
@@ -194,7 +194,7 @@ def delete(
             except ValueError as error:
                 raise InputError(f"the ids of this index are whole numbers: {error}") from error
         own = tenant_named(tenant, opened.info())
-        deleted = opened.delete(wanted or None, where=where, tenant=own)
+        deleted = opened.delete(wanted, where=where, tenant=own)
         _report(opened, as_json, deleted_now=deleted)
 
 

@@ -27,6 +27,7 @@ from rbegir.base.arguments import (
     check_ids,
     check_queries,
     check_texts,
+    named_values,
     one_tenant,
     refuse_repeats,
 )
@@ -132,6 +133,28 @@ def _search(field: str, queries: list[Any], request: SearchRequest) -> Plan[Hits
     return pages[0] if len(pages) == 1 else merge(pages, None)
 
 
+At = tuple[int, str | None, int] | None  # a query, its cursor, and hits per page; None: behind the last
+
+
+def scan(queries: Any, request: SearchRequest, rows: int, at: At) -> Plan[tuple[list[pa.RecordBatch], At]]:
+    """A page of the hits of one query, if it has any, and where the next page begins."""
+    given: Any = [queries] if isinstance(queries, str) else as_batch(queries)
+    coded = isinstance(given, Codes) or getattr(given, "dtype", None) in (np.int8, np.int16)
+    if at is None:
+        request.each_filter(len(given))  # refuses filters of another number of queries
+        limits = (yield from info())["limits"]
+        at = 0, None, min(whole_number("rows", rows), limits["max_k"], limits["max_hits"])
+    number, after, k = at
+    asked = replace(request.part(number, 1), k=k, after=after)
+    hits = yield from (search_codes if coded else search)(given[number : number + 1], asked)
+    table = hits.to_arrow()
+    table = table.select(["query", "score", "id", *table.column_names[4:]])
+    page = table.set_column(0, "query", pa.array(np.full(hits.k, number))).combine_chunks().to_batches()
+    if hits.k == k:
+        return page, (number, hits.cursor, k)
+    return page, (number + 1, None, k) if number + 1 < len(given) else None
+
+
 def get(ids: Any) -> Plan[list[Record | None]]:
     """The keywords of these ids, as `Index.get` lists them; one call each."""
 
@@ -181,10 +204,11 @@ def update(ids: Any, attributes: Any) -> Plan[int]:
     columns = check_attributes(attributes, len(named), (yield from info())["attributes"])
     if not len(named) or not columns:
         return 0
-    rows = zip(*(column.to_pylist() for column in columns.values()), strict=True)
+    values = named_values(attributes, columns, len(named))
     keywords = [
-        {"id": key, "attributes": dict(zip(columns, map(_plain, row), strict=True))}
-        for key, row in zip(named.to_pylist(), rows, strict=True)
+        {"id": key, "attributes": {name: _plain(value.as_py()) for name, value in own.items()}}
+        for key, own in zip(named.to_pylist(), values, strict=True)
+        if own
     ]
     return (yield from _number("PATCH", "/v1/keywords", "updated", {"keywords": keywords}))
 

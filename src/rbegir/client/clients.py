@@ -28,7 +28,15 @@ from rbegir.client.calls import Call, Ids, Plan, Record, T
 from rbegir.client.transport import Connection
 from rbegir.codes.planes import Codes
 from rbegir.search.hits import Hits
-from rbegir.search.request import SearchOptions, Tenant, Where, search_request, with_options
+from rbegir.search.request import (
+    Filters,
+    SearchOptions,
+    Tenant,
+    Where,
+    filter_request,
+    search_request,
+    with_options,
+)
 
 if TYPE_CHECKING:
     import httpx
@@ -81,6 +89,21 @@ class Client(Connection):
     ) -> Hits:
         """The best k keywords for each code, or for each integer vector (int8 or int16 [queries, n])."""
         return self._run(calls.search_codes(codes, search_request(k, options)))
+
+    def scan(
+        self, queries: Any, min_score: float, *, rows: int = EXPORT_ROWS, **filters: Unpack[Filters]
+    ) -> Iterator[pa.RecordBatch]:
+        """Stream all hits whose code score is at least `min_score`, as `Index.scan` does: query by query.
+
+        Each batch is a page, read when it is needed from the index as it is then.
+        """
+        request = filter_request("scan", None, filters, min_score=min_score)
+        at: calls.At = None
+        while True:
+            page, at = self._run(calls.scan(queries, request, rows, at))
+            yield from page
+            if at is None:
+                return
 
     def get(self, ids: Any) -> list[Record | None]:
         """The keywords with these ids, one request each; None where there is none. Dates come as texts."""
@@ -210,6 +233,19 @@ class AsyncClient(Connection):
     count = awaited(Client.count)
     indexes = awaited(Client.indexes)
     alias = awaited(Client.alias)
+
+    async def scan(
+        self, queries: Any, min_score: float, *, rows: int = EXPORT_ROWS, **filters: Unpack[Filters]
+    ) -> AsyncIterator[pa.RecordBatch]:
+        """What `Client.scan` gives, for `async for`."""
+        request = filter_request("scan", None, filters, min_score=min_score)
+        at: calls.At = None
+        while True:
+            page, at = await self._run(calls.scan(queries, request, rows, at))
+            for batch in page:
+                yield batch
+            if at is None:
+                return
 
     async def batches(
         self, rows: int = EXPORT_ROWS, *, where: Where = None, tenant: Tenant = None

@@ -45,8 +45,8 @@ from rbegir.errors import BusyError, ClusterError, DeadlineError, FileError, Rbe
 from rbegir.index.format import VERSION
 from rbegir.index.query import limits_of, scope
 from rbegir.index.snapshot import Positions, Snapshot
-from rbegir.index.tenant import TenantSnapshot, within
-from rbegir.search.backend import coarse, open_backend
+from rbegir.index.tenant import within
+from rbegir.search.backend import coarse, on_cpu, open_backend
 from rbegir.search.paper import BLOCK, thread_of
 from rbegir.search.partition import Values
 from rbegir.search.request import SearchRequest, Tenant
@@ -257,9 +257,10 @@ class Loaded:
         return found, here.planes
 
 
-def opened(share: Assignment, before: Snapshot | None = None) -> Loaded:
+def opened(share: Assignment, device: str, before: Snapshot | None = None) -> Loaded:
     """An assignment with its files open; segments that `before` has open are shared with it."""
     snapshot = Snapshot(share.location.fetch(share.manifest.files), share.manifest, before)
+    snapshot.accelerated = not on_cpu(device)
     return Loaded(share, snapshot, np.asarray(share.starts, np.int64))
 
 
@@ -329,7 +330,7 @@ class Shard:
             async with self._opening:
                 if view not in self._views:
                     others = [v.snapshot for v in self._views.values() if v.share.location == share.location]
-                    self._views[view] = await self._thread(lambda: opened(share, *others[-1:]))
+                    self._views[view] = await self._thread(lambda: opened(share, self._device, *others[-1:]))
                     if len(self._views) > VIEWS:
                         del self._views[next(iter(self._views))]
         loaded = self._views[view] = self._views.pop(view)
@@ -356,10 +357,8 @@ class Shard:
 
         limits = limits_of(snapshot, searched, scan.request, scan.floors)
         if scan.planes is None:
-            gathered = isinstance(snapshot, TenantSnapshot)  # too few keywords for another device
-            keys, positions = self._backend(*manifest.shape, "cpu" if gathered else self._device).search(
-                partitions, scan.values, scan.request.k, limits
-            )
+            backend = self._backend(*manifest.shape, "cpu" if snapshot.gathered else self._device)
+            keys, positions = backend.search(partitions, scan.values, scan.request.k, limits)
             return Found(keys, places(positions), None, counted)
         # on a GPU all planes cost what the first one does, so a search by planes runs on the CPU
         backend = open_backend("cpu", *manifest.shape, self._threads)

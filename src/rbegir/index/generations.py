@@ -9,7 +9,7 @@ The queries of the newest model search the codes of all generations (`rbegir.upg
 live keywords of all generations; if an id lives in several, the newest one counts. Their order is that of one
 index, ties included:
 
-    (order key descending, global row ascending)     global row = rows of all older generations + row
+    (order key descending, global row ascending)     global row = generation · 2⁴⁰ + row
 
 Order keys are comparable between generations: they are ⌊2³⁶ (q·k)² / ‖k‖²⌋ with the sign of q·k, q is the
 same integer vector everywhere, and scaling k changes nothing, so generations may differ in keyword planes.
@@ -18,7 +18,7 @@ same integer vector everywhere, and scaling k changes nothing, so generations ma
 deleted from the older one, so that a crash in between loses nothing. Search looks up the ids of older hits in
 the newer indexes and repeats the search without those found there, until there are none.
 
-*Default ids* are global rows, which never repeat across generations.
+*Default ids* continue the count of the rows that all generations have given out, so they never repeat.
 """
 
 from __future__ import annotations
@@ -33,7 +33,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rbegir.base.arguments import as_batch, check_attributes, check_deletion, check_ids, check_texts
+from rbegir.base.arguments import (
+    as_batch,
+    check_attributes,
+    check_deletion,
+    check_ids,
+    check_texts,
+    named_values,
+)
 from rbegir.codes.planes import Codes
 from rbegir.encode.encoder import Encoder
 from rbegir.errors import InputError, MismatchError, whole_number
@@ -52,6 +59,8 @@ from rbegir.search.request import (
     local_request,
     with_options,
 )
+
+ROWS = 1 << 40  # of a generation, as counted by global rows, which no change of an older one moves
 
 
 class Generations:
@@ -117,7 +126,7 @@ class Generations:
         }
         shared = ("n", "keyword_planes", "query_planes", "id_type", "attributes", "tenant", "fingerprint")
         newest = {key: value for key, value in each[-1].items() if key in shared}
-        return {**totals, **newest, "next_row": self._rows_before(len(each)), "generations": each}
+        return {**totals, **newest, "next_row": self._next_row(), "generations": each}
 
     @with_options
     def search(
@@ -143,21 +152,16 @@ class Generations:
         if request.item is not None and request.after is not None:
             raise InputError("generations have no pages of items", hint="ask for more items with k")
         parts = []
-        for number, index in enumerate(self.indexes):
+        for number, index in enumerate(self._lent()):
             if not len(index) and len(self):
-                continue  # an empty index has no columns to filter by
-            before = self._rows_before(number)
+                continue
             asked: SearchOptions = {**options, "attributes": request.attributes or request.item is not None}
             if request.after is not None:
                 cursor = Cursor.read(request.after)
-                asked["after"] = cursor._replace(rows=np.maximum(cursor.rows - before, -1)).text()
+                asked["after"] = cursor._replace(rows=np.clip(cursor.rows - number * ROWS, -1, ROWS)).text()
             hits = self._visible(number, index, codes, k, asked)
-            rows = np.where(hits.rows < 0, -1, hits.rows + before)
+            rows = np.where(hits.rows < 0, -1, hits.rows + number * ROWS)
             parts.append(replace(hits, rows=rows, after=request.after))
-        if any(part.attributes is not None for part in parts):  # then give all hits attributes
-            for number, part in enumerate(parts):
-                empty: list[list[dict[str, Any]]] = [[{} for _ in range(count)] for count in part.counts]
-                parts[number] = replace(part, attributes=part.attributes or empty)
         if request.item is None:
             return merge(parts, k)
         found = merge(parts, None)
@@ -171,7 +175,7 @@ class Generations:
         """The keywords with these ids, each from the newest generation that has it."""
         wanted = check_ids(ids)
         found: list[dict[str, Any] | None] = [None] * len(wanted)
-        for index in _used(self.indexes):
+        for index in _used(self._lent()):
             found = [new or old for new, old in zip(index.get(wanted), found, strict=True)]
         return found
 
@@ -180,7 +184,7 @@ class Generations:
         texts = as_batch(texts)
         texts = texts if getattr(texts, "ndim", 0) == 2 else check_texts(texts)
         if ids is None and self.info()["id_type"] == "int64":
-            start = self._rows_before(len(self.indexes))
+            start = self._next_row()
             ids = np.arange(start, start + len(texts))
         elif ids is None:
             raise InputError("ids must be given: the ids of this index are strings")
@@ -213,8 +217,9 @@ class Generations:
         if left.size:
             raise InputError(f"id {given[int(left[0])].as_py()!r} is not in the index")
         columns = check_attributes(attributes, len(given), self.info()["attributes"])
+        values = named_values(attributes, columns, len(given))
         for index, rows in parts:
-            index.update(given.take(rows), {name: column.take(rows) for name, column in columns.items()})
+            index.update(given.take(rows), [values[row] for row in rows])
         return len(given) if columns else 0
 
     def delete(self, ids: Any = None, *, where: Where = None, tenant: Tenant = None) -> int:
@@ -226,7 +231,7 @@ class Generations:
         wanted = None if ids is None else check_ids(ids)
         gone: dict[Any, None] = {}
         newer: list[Index] = []
-        for index in reversed(_used(self.indexes)):
+        for index in reversed(_used(self._lent())):
             state = within(index.snapshot, tenant)
             places = state.select(where) if wanted is None else state.find(wanted)
             there = places.segment >= 0
@@ -241,7 +246,7 @@ class Generations:
 
     def count(self, where: Where = None, *, tenant: Tenant = None) -> int:
         """How many keywords pass a filter; a keyword that is being moved is counted twice."""
-        return sum(index.count(where, tenant=tenant) for index in _used(self.indexes))
+        return sum(index.count(where, tenant=tenant) for index in _used(self._lent()))
 
     def compact(self) -> None:
         """Compact every index."""
@@ -262,12 +267,20 @@ class Generations:
                 left -= found[-1].num_rows
                 if not left:
                     break
-            table = pa.Table.from_batches(found)
+            table = pa.Table.from_batches(found).select(["id", "text", *index.snapshot.manifest.columns])
             if table.num_rows:
                 texts, ids, attributes = keywords_of(table)
                 self.upsert(texts, ids, attributes)
                 return int(table.num_rows)
         return 0
+
+    def _lent(self) -> list[Index]:
+        """The indexes; a column that one of them lacks is null there, as it would be in one index."""
+        states = [index.snapshot for index in self.indexes]
+        columns = {name: dtype for state in states for name, dtype in state.manifest.columns.items()}
+        for state in states:
+            state.lent = columns
+        return self.indexes
 
     def _visible(
         self,
@@ -296,8 +309,8 @@ class Generations:
                 return hits
             hidden += replaced
 
-    def _rows_before(self, number: int) -> int:
-        return sum(int(index.info()["next_row"]) for index in self.indexes[:number])
+    def _next_row(self) -> int:
+        return sum(int(index.info()["next_row"]) for index in self.indexes)
 
 
 def _used(indexes: Sequence[Index]) -> list[Index]:

@@ -34,9 +34,6 @@ def maxsim(state: Snapshot, queries: Sequence[Any], request: SearchRequest, sear
     if request.filters_each:
         raise InputError("maxsim takes one filter for all queries", hint="rank the queries one by one")
     values = [query_values(query, snapshot.manifest) for query in queries]
-    for number, vectors in enumerate(values):
-        if not len(vectors):
-            raise InputError(f"query {number} has no vectors", hint="give every query at least one vector")
     partitions = _all_partitions(snapshot, request)
     order = _item_order(snapshot, item)
     names = ("query", "rank", "item", "score", "id")

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rbegir.base.arguments import as_batch, check_queries
-from rbegir.base.devices import cpu_count
+from rbegir.base.devices import cpu_count, names_of
 from rbegir.base.masks import Mask, both, empty
 from rbegir.codes.planes import Codes
 from rbegir.codes.score import QUERY_LIMIT, KeyScores, cosines, least_keys
@@ -26,8 +26,8 @@ from rbegir.index.columns import check_item
 from rbegir.index.filter import Filter, found_together
 from rbegir.index.manifest import Manifest
 from rbegir.index.snapshot import Snapshot
-from rbegir.index.tenant import TenantSnapshot, within
-from rbegir.search.backend import Backend, Candidates, Partition, check_planes, coarse, open_backend
+from rbegir.index.tenant import within
+from rbegir.search.backend import Backend, Candidates, Partition, check_planes, coarse, on_cpu, open_backend
 from rbegir.search.hits import Cursor, Hits, attribute_column
 from rbegir.search.items import best_of_items, item_numbers
 from rbegir.search.partition import Int64s, Limits
@@ -35,7 +35,8 @@ from rbegir.search.request import QueryFilters, SearchRequest, Where
 from rbegir.search.rerank import VectorReranker, by_code_alone, find_candidates, rerank
 
 T = TypeVar("T")
-SCANNED = 64  # queries whose hits are found together
+SCANNED = 64  # queries whose hits are found together …
+SCANNED_HITS = 1 << 20  # … unless they have more hits than this; a single query may have more
 _watcher: ContextVar[Callable[[str], None] | None] = ContextVar("watcher", default=None)
 _weigher: ContextVar[Callable[[npt.NDArray[np.int64]], None] | None] = ContextVar("weigher", default=None)
 _awaited: ContextVar[Callable[[int], bool] | None] = ContextVar("awaited", default=None)
@@ -53,12 +54,13 @@ class Searcher:
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self._backend = open_backend(device, n, planes, threads, progress)
-        self._of_tenants = open_backend("cpu", n, planes, threads)  # tenants are too small for GPUs
+        self._of_gathered = open_backend("cpu", n, planes, threads)
+        self.accelerated = not on_cpu(names_of(device)[0])
         self.threads = threads or cpu_count()
 
     def backend(self, snapshot: Snapshot) -> Backend:
         """The backend that scans the codes of a snapshot."""
-        return self._of_tenants if isinstance(snapshot, TenantSnapshot) else self._backend
+        return self._of_gathered if snapshot.gathered else self._backend
 
     def search(
         self,
@@ -76,7 +78,7 @@ class Searcher:
         values = query_values(queries, snapshot.manifest)  # [Q, n] int16
         reranks = wants_rerank(request, texts, reranker)
         if request.item is not None:
-            check_item(request.item, snapshot.manifest.columns)
+            check_item(request.item, snapshot.columns)
         code_scores = key_scores(scorer, values)
         snapshot, numbers, partitions, limits = asked(snapshot, request, len(values), code_scores)
         backend = self.backend(snapshot)
@@ -121,7 +123,7 @@ class Searcher:
             found = backend.search(partitions, values, request.k, limits)
         stage_done("scan")
         places = snapshot.locate(numbers, found.positions[found.positions >= 0])
-        names = snapshot.manifest.columns if request.attributes else ()
+        names = snapshot.columns if request.attributes else ()
         if (weigh := _weigher.get()) is not None:
             sizes = snapshot.sizes([*names, *(["text"] if request.texts else [])], places)
             weigh(np.bincount(np.nonzero(found.positions >= 0)[0], sizes, len(values)).astype(np.int64))
@@ -160,10 +162,15 @@ class Searcher:
         schema = pa.schema([*own.items(), *named])
 
         def batches() -> Iterator[pa.RecordBatch]:
-            for first in range(0, len(values), SCANNED):
-                these = np.arange(first, min(first + SCANNED, len(values)))
-                found = backend.search(partitions, values[these], None, limits and limits.of(these))
+            first, size = 0, SCANNED
+            while first < len(values):
+                these = np.arange(first, min(first + size, len(values)))
+                k = None if these.size == 1 else SCANNED_HITS // these.size
+                found = backend.search(partitions, values[these], k, limits and limits.of(these))
                 snapshot.check_mapped()  # also if there is no hit to read
+                if found.counts.max(initial=0) == k:  # there may be more
+                    size = these.size // 2
+                    continue
                 scores = key_scores(scorer, values[these])(found.keys)
                 for query, count in enumerate(found.counts.tolist()):
                     for start in range(0, count, rows):
@@ -174,6 +181,7 @@ class Searcher:
                         yield pa.record_batch(
                             [number, pa.array(scores[query, part]), *columns], schema=schema
                         )
+                first, size = first + these.size, min(SCANNED, 2 * size)
 
         return batches()
 

@@ -336,12 +336,20 @@ class Segment:
             open_runs = open_runs[~same & (first[open_runs] < last[open_runs])]
         return found
 
+    def _run_of(self, tenant: pa.Array) -> tuple[Int64s, Int64s]:
+        assert self._tenants is not None
+        return self._tenants[0].find(keys_of(tenant))
+
+    def most_of_tenant(self, tenant: pa.Array) -> int:
+        """At most how many keywords one tenant has; more than it has only if keys of tenants collide."""
+        first, last = self._run_of(tenant)
+        return int(last[0] - first[0])
+
     def of_tenant(self, tenant: pa.Array) -> Int64s:
         """The positions of the keywords of one tenant, ascending; deleted keywords are found too."""
         assert self.tenant is not None
         assert self._tenants is not None
-        keys, order = self._tenants
-        first, last = keys.find(keys_of(tenant))
+        order, (first, last) = self._tenants[1], self._run_of(tenant)
         order.touch(4 * first, 4 * last)
         found = order.unchecked("<u4", self.count)[first[0] : last[0]].astype(np.int64)
         if found.size and int(found.max()) >= self.count:

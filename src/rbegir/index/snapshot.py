@@ -60,13 +60,18 @@ class LiveSegment:
     """A segment and which of its keywords are deleted in one state of the index."""
 
     def __init__(
-        self, segment: Segment, entry: Entry, deletes: File | None, unwritten: masks.Mask | None = None
+        self,
+        segment: Segment,
+        entry: Entry,
+        deletes: File | None,
+        unwritten: masks.Mask | None = None,
+        live: masks.Mask | None = None,
     ) -> None:
         self.segment = segment
         self.entry = entry
         self.unwritten = unwritten  # all deleted positions, if some of them are not on disk yet
         self._deletes = deletes
-        self._live: masks.Mask | None = None
+        self._live = live if live is None else masks.freeze(live)
 
     @property
     def live(self) -> masks.Mask | None:
@@ -93,6 +98,8 @@ class LiveSegment:
 
 class Snapshot:
     """The segments of one state, ordered by row."""
+
+    gathered = False  # whether the codes are copies in memory; see tenant.py
 
     def __init__(self, directory: Path, manifest: Manifest, before: Snapshot | None = None) -> None:
         """Open the files of a manifest; those that `before` has open are shared with it."""
@@ -123,8 +130,15 @@ class Snapshot:
                 self.deletes[deletes] = shared or File(directory / deletes, FileKind.DELETES, stamp)
             self.segments.append(LiveSegment(segment, entry, self.deletes.get(deletes or "")))
         self.files = [*self.deletes.values(), *(one.segment.file for one in self.segments)]
-        self.tenants: dict[Any, Any] = {}  # the keywords of recent tenants; see tenant.py
+        self.tenants: dict[Any, tuple[dict[Segment, Any], Any]] = {}  # the recent ones; see tenant.py
         self.items: dict[str, ItemOrder] = {}  # the keywords by item; see maxsim.py
+        self.lent: Mapping[str, str] = {}  # columns that are null here; see generations.py
+        self.accelerated = False  # whether a GPU scans the codes
+        if before is not None:
+            self.lent, self.accelerated = before.lent, before.accelerated
+            here = {one.segment for one in self.segments}
+            for name, (parts, _) in [*before.tenants.items()]:
+                self.tenants[name] = {one: part for one, part in parts.items() if one in here}, None
 
     @classmethod
     def open(cls, directory: Path, before: Snapshot | None = None) -> Snapshot:
@@ -156,10 +170,15 @@ class Snapshot:
     def keywords(self) -> int:
         return sum(one.entry.live for one in self.segments)
 
+    @property
+    def columns(self) -> dict[str, str]:
+        """The attributes and their types."""
+        return {**self.lent, **self.manifest.columns}
+
     def types(self) -> dict[str, pa.DataType]:
         """The columns that a filter may name."""
         id_type = pa.string() if self.manifest.id_type == "string" else pa.int64()
-        attributes = {name: type_named(dtype) for name, dtype in self.manifest.columns.items()}
+        attributes = {name: type_named(dtype) for name, dtype in self.columns.items()}
         return {"id": id_type, "text": pa.string(), **attributes}
 
     def find(self, ids: pa.Array) -> Positions:
@@ -260,7 +279,7 @@ class Snapshot:
     def records(self, ids: pa.Array) -> list[dict[str, Any] | None]:
         """The keywords with these ids: id, text and attributes; None for an unknown id."""
         places = self.find(ids)
-        columns = {name: self.column(name, places) for name in ("text", *self.manifest.columns)}
+        columns = {name: self.column(name, places) for name in ("text", *self.columns)}
         return [
             None if segment < 0 else {"id": given, **{name: values[i] for name, values in columns.items()}}
             for i, (given, segment) in enumerate(zip(ids.to_pylist(), places.segment, strict=True))

@@ -105,6 +105,7 @@ class Index:
         self._snapshot = Snapshot.open(path)
         manifest = self._snapshot.manifest
         self._searcher = Searcher(device, manifest.n, manifest.keyword_planes, threads, progress)
+        self._snapshot.accelerated = self._searcher.accelerated
         self._given = self._model = model  # `_model` becomes the stored one when it is loaded
         self._scorer: tuple[str, Encoder | None] = ("", None)  # a fingerprint and its scorer
         if model is not None:
@@ -304,8 +305,9 @@ class Index:
     def update(self, ids: Any, attributes: Any) -> int:
         """Change attributes of keywords, all of which must exist, and return how many were changed.
 
-        Texts, codes and other attributes stay, and nothing is encoded. None clears a value; a new name adds
-        a column. As with `upsert`, a keyword gets a new row, so it comes last among equal scores.
+        Texts, codes and other attributes stay, and nothing is encoded. None clears a value, one that a
+        record does not name stays, and a new name adds a column. As with `upsert`, a keyword gets a new row,
+        so it comes last among equal scores.
         """
         given = check_ids(ids, unique=True)
         with fitting(f"{len(given)} keywords at once", "update fewer at a time"), self._writing() as writer:
@@ -315,11 +317,14 @@ class Index:
             new = check_attributes(attributes, len(given), manifest.columns)
             if not len(given) or not new:
                 return 0
-            others = [name for name in before.types() if name != "id" and name not in new]
-            kept = {name: before.array(name, places) for name in others}
-            kept = {name: column for name, column in kept.items() if column.null_count < len(given)}
-            check_tenants({**kept, **new}, manifest.tenant)
-            rows = KeywordRows(before.codes(places), manifest.next_row, given, {**kept, **new})
+            old = {name: before.array(name, places) for name in before.types() if name != "id"}
+            for name in new.keys() & manifest.columns.keys() if isinstance(attributes, Sequence) else ():
+                named = pa.array([name in record for record in attributes])
+                new[name] = pc.if_else(named, new[name], old[name])
+            kept = {name: column for name, column in old.items() if column.null_count < len(given)}
+            columns = {**kept, **new}
+            check_tenants(columns, manifest.tenant)
+            rows = KeywordRows(before.codes(places), manifest.next_row, given, columns)
             self._snapshot = writer.add(before, rows, places)
         return len(given)
 
@@ -399,6 +404,12 @@ class Index:
         queries = as_batch(queries)
         several = isinstance(queries, (list, tuple)) and query_texts(queries) is None
         state, batches = self._state(), list(queries) if several else [queries]
+        for number, batch in enumerate(batches):
+            if not isinstance(batch, str) and hasattr(batch, "__len__") and not len(batch):
+                raise InputError(
+                    f"query {number} has no vectors",
+                    hint="give every query at least one text, vector or code",
+                )
         if not all(is_code(batch) for batch in batches):
             state, model = self._encoding()
             batches = [batch if is_code(batch) else encode_queries(model, batch) for batch in batches]

@@ -5,18 +5,25 @@
     index.search("shoes", tenant="a")
 
 A tenant is a value of one attribute, and every keyword has one. Each segment has a table from a tenant to its
-positions (`keys.py`). The codes at these positions are gathered in memory, as a segment of their own;
-everything else is read through the positions. Positions stay in the order of rows, so hits and their order
-are those of a filter by the same attribute, but no work depends on how many keywords other tenants have.
+positions (`keys.py`). Positions stay in the order of rows, so hits and their order are those of a filter by
+the same attribute.
+
+A small tenant is *gathered*: the codes at its positions are copied in memory, as a segment of their own, and
+everything else is read through the positions. No work depends on how many keywords other tenants have. A
+large tenant is *masked*: the index is scanned as with a filter. To gather a keyword costs as much as to scan
+about twenty, so a tenant is masked if it has at least a SHARE-th of all keywords. Codes in memory are scanned
+by the CPU; if the index is on a GPU, tenants with LARGE keywords are masked too, so that the GPU scans them.
 
 Keywords of a tenant are not stored side by side, because every result relies on positions being in the order
-of rows. Gathered segments are cached for the most recently searched tenants, up to KEPT_TENANTS of them with
-KEPT_ROWS keywords in total.
+of rows. Segments never change, so what was gathered or masked of a segment, deleted keywords included, is
+cached from state to state; each state masks its deleted keywords. The tenants searched last are cached, up to
+KEPT_TENANTS of them, in KEPT_BYTES or a byte per keyword of the index, whichever is more.
 """
 
 import threading
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cached_property
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -30,8 +37,10 @@ from rbegir.index.columns import Int64s
 from rbegir.index.segment import Segment
 from rbegir.index.snapshot import LiveSegment, Positions, Snapshot
 
+SHARE = 4
+LARGE = 1 << 20
 KEPT_TENANTS = 64
-KEPT_ROWS = 1 << 20
+KEPT_BYTES = 32 << 20
 
 
 def within(state: Snapshot, tenant: str | int | None) -> Snapshot:
@@ -39,47 +48,87 @@ def within(state: Snapshot, tenant: str | int | None) -> Snapshot:
     if tenant is None:
         return state
     tenant = one_tenant(tenant)
-    found: TenantSnapshot | None = state.tenants.pop(tenant, None)
-    if found is None:
+    parts, known = state.tenants.pop(tenant, ({}, None))
+    found: TenantSnapshot
+    if known is not None:
+        found = known
+    else:
         manifest = state.manifest
         wanted = check_tenant(tenant, manifest.tenant, manifest.columns.get(manifest.tenant or ""))
-        found = TenantSnapshot(state, wanted)
-        others = list(state.tenants.items())
-        rows = found.rows_kept + sum(one.rows_kept for _, one in others)
-        while others and (rows > KEPT_ROWS or len(others) >= KEPT_TENANTS):
-            oldest, one = others.pop(0)
+        found = TenantSnapshot(state, wanted, parts)
+        others = {name: _bytes(held) for name, (held, _) in [*state.tenants.items()]}
+        used, room = _bytes(found.parts) + sum(others.values()), max(KEPT_BYTES, state.keywords)
+        while others and (used > room or len(others) >= KEPT_TENANTS):
+            oldest = next(iter(others))
+            used -= others.pop(oldest)
             state.tenants.pop(oldest, None)
-            rows -= one.rows_kept
-    state.tenants[tenant] = found
+    found.lent = state.lent
+    state.tenants[tenant] = found.parts, found
     return found
+
+
+class Part:
+    """The keywords of one tenant in one segment, deleted ones included."""
+
+    def __init__(self, segment: Segment, tenant: pa.Array) -> None:
+        self._segment, self._tenant = segment, tenant
+        self.most = segment.most_of_tenant(tenant)
+
+    @cached_property
+    def gathered(self) -> TenantSegment:
+        return TenantSegment(self._segment, self._segment.of_tenant(self._tenant))
+
+    @cached_property
+    def mask(self) -> masks.Mask:
+        flags = np.zeros(self._segment.count, np.bool_)
+        flags[self._segment.of_tenant(self._tenant)] = True
+        return masks.freeze(masks.from_bools(flags))
+
+    @property
+    def bytes(self) -> int:
+        copied = self.gathered.packed().nbytes + 16 * self.most if "gathered" in vars(self) else 0
+        return copied + (self.mask.nbytes if "mask" in vars(self) else 0)
+
+
+def _bytes(parts: dict[Segment, Part]) -> int:
+    return sum(part.bytes for part in parts.values())
 
 
 class TenantSnapshot(Snapshot):
     """The live keywords of one tenant in one state of an index."""
 
-    def __init__(self, state: Snapshot, tenant: pa.Array) -> None:
-        self.manifest, self.deletes = state.manifest, state.deletes
+    def __init__(self, state: Snapshot, tenant: pa.Array, known: dict[Segment, Part]) -> None:
+        self.manifest, self.deletes, self.accelerated = state.manifest, state.deletes, state.accelerated
         self.tenants, self.items = {}, {}
         self.files = state.files  # including segments without keywords of the tenant
+        counts = {one.segment: one.entry.count for one in state.segments}
+        self.parts = {one: known.get(one) or Part(one, tenant) for one in counts}
+        own = sum(part.most for part in self.parts.values())
+        self.gathered = SHARE * own < sum(counts.values()) and not (state.accelerated and own >= LARGE)
         self._numbers: list[int] = []  # of the segments in the index
         self.segments = []
         for number, one in enumerate(state.segments):
-            found = one.segment.of_tenant(tenant)
-            if one.live is not None:
-                found = found[masks.contains(one.live, found)]
-            if found.size:
-                entry = replace(one.entry, count=found.size, deletes=None, deleted=0)
-                self.segments.append(LiveSegment(TenantSegment(one.segment, found), entry, None))
+            part = self.parts[one.segment]
+            if not part.most:
+                continue
+            segment: Segment = part.gathered if self.gathered else one.segment
+            if not self.gathered:
+                live = masks.both(part.mask, one.live)
+            elif (live := one.live) is not None:
+                live = masks.from_bools(masks.contains(live, part.gathered.at))
+            count = segment.count if live is None else masks.size(live)
+            if count:
+                entry = replace(one.entry, count=segment.count, deletes=None, deleted=segment.count - count)
+                self.segments.append(LiveSegment(segment, entry, None, live=live))
                 self._numbers.append(number)
-        self.rows_kept = self.keywords
         self.check_mapped()
 
     def original(self, places: Positions) -> Positions:
         segment, position = np.full((2, *places.segment.shape), -1)
         for number, where in places.by_segment:
-            gathered = self.segments[number].segment
-            assert isinstance(gathered, TenantSegment)
-            segment[where], position[where] = self._numbers[number], gathered.at[places.position[where]]
+            one, at = self.segments[number].segment, places.position[where]
+            segment[where] = self._numbers[number]
+            position[where] = one.at[at] if isinstance(one, TenantSegment) else at
         return Positions(segment, position)
 
 

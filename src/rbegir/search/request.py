@@ -135,9 +135,8 @@ class SearchRequest:
                 object.__setattr__(self, name, whole_number(name, value))
             elif not isinstance(value, bool):
                 raise InputError(f"{name} must be True or False, got {value!r}")
-        if isinstance(self.where, (list, tuple)):
-            object.__setattr__(self, "where", list(self.where))
-        object.__setattr__(self, "must", _check_must(self.must))
+        object.__setattr__(self, "where", _listed(self.where))
+        object.__setattr__(self, "must", _check_must(_listed(self.must)))
         for name in ("allow", "deny"):
             object.__setattr__(self, name, _check_ids(name, getattr(self, name)))
         if self.mode not in MODES:
@@ -299,15 +298,27 @@ _shared = attrgetter(
 )
 
 
+def _listed(given: Any) -> Any:
+    """A tuple or an array, with one entry per query, as a list; anything else as it is."""
+    if isinstance(given, (pa.Array, pa.ChunkedArray)):
+        return given.to_pylist()
+    return (
+        given.tolist()
+        if isinstance(given, np.ndarray)
+        else list(given)
+        if isinstance(given, tuple)
+        else given
+    )
+
+
 def _check_must(given: Any) -> Any:
     """A phrase for all queries, or a list with a phrase or None for each query."""
-    each = list(given) if isinstance(given, (list, tuple)) else [given]
-    for phrase in each:
+    for phrase in given if isinstance(given, list) else [given]:
         if phrase is not None and not (isinstance(phrase, str) and words_pattern(phrase)):
             raise InputError(
                 f"must is a text with a word in it, got {phrase!r}", hint="write for example must='red shoes'"
             )
-    return each if isinstance(given, (list, tuple)) else given
+    return given
 
 
 def _check_ids(name: str, given: Any) -> Any:

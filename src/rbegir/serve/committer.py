@@ -195,7 +195,7 @@ class Committer(BatchLoop[_QueuedChange, _QueuedChange]):
             ids = list(alone.rows) or None
             return [self._index.delete(ids, where=alone.where, tenant=alone.tenant)]
         if alone.update:
-            return [self._update(alone.update)]
+            return [self._index.update(list(alone.update), list(alone.update.values()))]
         asked = [key for one in changes for key, row in one.rows.items() if row is None or one.fresh]
         there = zip(asked, self._index.get(asked) if asked else [], strict=True)
         after, counts = merge_changes(changes, {key: found is not None for key, found in there})
@@ -212,15 +212,6 @@ class Committer(BatchLoop[_QueuedChange, _QueuedChange]):
         if deletes:
             self._index.delete(deletes)
         return counts
-
-    def _update(self, update: dict[RowId, dict[str, Any]]) -> int:
-        """Change attributes. What a keyword does not name keeps its value, which is looked up here."""
-        ids = list(update)
-        names = {name for new in update.values() for name in new}
-        before = self._index.get(ids) if any(new.keys() != names for new in update.values()) else []
-        kept = [{name: was[name] for name in names & was.keys()} if was else {} for was in before]
-        rows = [old | new for old, new in zip(kept or [{}] * len(ids), update.values(), strict=True)]
-        return self._index.update(ids, rows)
 
     def _compact(self) -> None:
         """In the thread of compactions."""

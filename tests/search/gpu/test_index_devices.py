@@ -8,6 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -119,3 +120,33 @@ def test_benchmarks_say_what_to_install(package: str, command: list[str]) -> Non
     assert "error: searching on a GPU needs torch and triton" in run.stderr
     assert "hint: pip install 'rbegir[gpu]'" in run.stderr
     assert "Traceback" not in run.stderr
+
+
+@pytest.mark.whole
+def test_large_tenants_are_searched_on_the_device_of_the_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rbegir.index import tenant
+    from rbegir.index.store import Index
+    from rbegir.search.cpu import CpuBackend
+
+    monkeypatch.setattr(tenant, "LARGE", 40)
+    rng = np.random.default_rng(4)
+    queries = random_codes(rng, 3, 2)
+    with Index.create(tmp_path / "a.rbe", n=64, keyword_planes=2, tenant="shop") as index:
+        index.add_codes(random_codes(rng, 2, 250), attributes={"shop": [i % 10 % 6 for i in range(250)]})
+        index.delete([1, 5])
+        wanted = {own: index.search_codes(queries, 7, tenant=own) for own in (1, 5)}
+    scanned: list[int] = []
+    search = CpuBackend.search
+
+    def on_cpu(self: CpuBackend, partitions: Any, *others: Any) -> Any:
+        scanned.append(sum(part.count for part in partitions))
+        return search(self, partitions, *others)
+
+    monkeypatch.setattr(CpuBackend, "search", on_cpu)
+    with Index.open(tmp_path / "a.rbe", DEVICES) as index:
+        for own in (1, 5):
+            assert_same(index.search_codes(queries, 7, tenant=own), wanted[own])
+            assert_same(index.search_codes(queries, 7, where=f"shop = {own}"), wanted[own])
+    assert scanned == [25]  # the small tenant
