@@ -103,6 +103,44 @@ def test_threads_build_the_words_of_a_segment_once(index: Index, monkeypatch: py
     assert [same(hits, wanted) for hits in found] == [True] * 6
 
 
+def test_a_search_after_a_compaction_finds_the_words_ready(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compaction makes those of the new segment before the swap, if searches use those of the old ones."""
+    built: list[int] = []
+    build = Spelling.lexical_index
+
+    def counted(self: Spelling, texts: pa.Array) -> object:
+        built.append(len(texts))
+        return build(self, texts)
+
+    monkeypatch.setattr(Spelling, "lexical_index", counted)
+    with Index.create(tmp_path / "x.rbe", model) as changing:
+        for start in range(0, 300, 100):
+            changing.add(TEXTS[start : start + 100], ids=range(start, start + 100))
+        changing.delete(range(0, 60))
+        changing.compact()
+        assert built == []  # nobody has asked for words
+        changing.search(QUERIES)
+        changing.delete([100, 101])
+        built.clear()
+
+        def delete_one_more(done: int, total: int) -> None:
+            if changing.get([150])[0]:
+                changing.delete([150])
+
+        changing.compact(progress=delete_one_more)
+        assert built == [238]
+        found = changing.search(QUERIES)
+        assert built == [238]
+        with Index.open(changing.path, read_only=True) as fresh:
+            assert same(found, fresh.search(QUERIES))
+        assert not np.isin(found.ids, [*range(60), 100, 101, 150]).any()
+        changing.add(["new york river bank"], ids=[900])
+        assert changing.search("new york river bank", 1).ids == [[900]]
+        assert built == [238, 238, 1]  # also by `fresh`
+
+
 def test_every_candidate_is_scored_by_its_text(index: Index, model: Model) -> None:
     """With as many candidates as keywords, hits are the order of the reranker over all of them."""
     assert model.reranker is not None
