@@ -1,22 +1,22 @@
 """A search task anybody with Debian can rebuild: find a package by words of its descriptions.
 
     apt-get -o Acquire::Languages=en update
-    python tools/packages.py build/packages
+    python tools/packages.py build/packages [--short 0.75]
 
 writes texts.txt (package and short description, one per line), train.tsv and test.tsv (query, keyword). A
 query is two to four content words. Each is drawn from the short description, which is part of the text to
-find, with a probability of three quarters, otherwise from the long one, which is not; a word drawn twice
-counts once. A fifth of the queries have a typo, made as in `rbegir.training.corpus`. A package with both
+find, with the probability `--short` (by default three quarters), otherwise from the long one, which is not; a
+word drawn twice counts once. A fifth of the queries have a typo, made as in `rbegir.training.corpus`. A package with both
 descriptions has three queries. Packages are divided by the fixed hash of `rbegir.read.split`: 4 % for testing,
 so that no test package has a pair in training.
 """
 
 from __future__ import annotations
 
+import argparse
 import random
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 from rbegir.read.split import hash_position
@@ -60,12 +60,12 @@ def content_words(text: str) -> list[str]:
     return [w for w in dict.fromkeys(re.findall(r"[a-z][a-z0-9+-]{2,}", text.lower())) if w not in STOP]
 
 
-def queries(short: str, long: str, draw: random.Random) -> list[str]:
-    """Each word comes from the short or from the long description."""
+def queries(short: str, long: str, draw: random.Random, share: float = SHORT) -> list[str]:
+    """Each word comes from the short description with the probability `share`, otherwise from the long one."""
     sources = [content_words(short), content_words(long)]
     made = []
     for _ in range(QUERIES if all(sources) else 0):
-        words = [draw.choice(sources[draw.random() >= SHORT]) for _ in range(draw.randint(2, 4))]
+        words = [draw.choice(sources[draw.random() >= share]) for _ in range(draw.randint(2, 4))]
         if draw.random() < 0.2:
             at = draw.randrange(len(words))
             words[at] = typo(words[at], draw)
@@ -73,7 +73,7 @@ def queries(short: str, long: str, draw: random.Random) -> list[str]:
     return made
 
 
-def main(out: Path) -> None:
+def main(out: Path, share: float = SHORT) -> None:
     out.mkdir(parents=True, exist_ok=True)
     long = long_descriptions()
     draw = random.Random(0)
@@ -84,7 +84,7 @@ def main(out: Path) -> None:
         text = f"{name} {short}".strip()
         texts.append(text)
         part = "test" if hash_position(text) < TEST else "train"
-        pairs[part] += [f"{query}\t{text}" for query in queries(short, long.get(name, ""), draw)]
+        pairs[part] += [f"{query}\t{text}" for query in queries(short, long.get(name, ""), draw, share)]
     (out / "texts.txt").write_text("\n".join(dict.fromkeys(texts)) + "\n")
     for part, rows in pairs.items():
         (out / f"{part}.tsv").write_text("\n".join(["query\tkeyword", *rows]) + "\n")
@@ -93,4 +93,12 @@ def main(out: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--short", type=float, default=SHORT, help="share of words of the short description")
+    given = parser.parse_args()
+    if not 0 <= given.short <= 1:
+        parser.error(f"--short must be a share from 0 to 1, got {given.short}")
+    main(given.out, given.short)

@@ -105,7 +105,7 @@ class Reference:
         dot = sum(weight * b.get(gram, 0) for gram, weight in a.items())
         norms = math.sqrt(sum(w * w for w in a.values()) * sum(w * w for w in b.values()))
         all_q, all_t = sum(map(self.word, q)), sum(map(self.word, t))
-        left, right = "".join(q).encode(), "".join(t).encode()
+        left, right = "".join(q), "".join(t)
         prefix = next(
             (i for i, (x, y) in enumerate(zip(left, right, strict=False)) if x != y),
             min(len(left), len(right)),
@@ -120,7 +120,7 @@ class Reference:
             len(t) == 1 and len(q) > 1 and t[0] == initials[0]
         )
         pairs = [pair for pair in pairwise(q) if pair in set(pairwise(t))]
-        distance = levenshtein(left[:64], right[:128])
+        distance = levenshtein(left[:128], right[:128])
         unique = sum(self.word(w) for w in dict.fromkeys(q))
         return [
             dot / norms,
@@ -138,12 +138,12 @@ class Reference:
             float(left[0] == right[0]),
             min(4, max(-4, len(t) - len(q))),
             len(pairs) / (len(q) - 1) if len(q) > 1 else 0,
-            1 - distance / max(len(left[:64]), len(right[:128])),
+            1 - distance / max(len(left[:128]), len(right[:128])),
             min(8, len(q)),
         ]
 
 
-def levenshtein(a: bytes, b: bytes) -> int:
+def levenshtein(a: str, b: str) -> int:
     row = list(range(len(b) + 1))
     for i, x in enumerate(a, 1):
         previous, row[0] = row[0], i
@@ -177,6 +177,65 @@ def test_features_are_what_they_say(spelling: Spelling, reference: Reference) ->
             text_views(queries), text_views(texts), offsets, spelling.native, found, threads
         )
         np.testing.assert_allclose(found, np.array(wanted), atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("a" * 115, "b" * 127 + "cd", "b" * 300, "ab" * 63 + "x", "ж" * 47, "длинное название " * 5),
+        *("東京都庁第一本庁舎展望室" * 2, "𝒳" * 65 + "é" * 64, "\U0001f600 x", "é"),
+    ],
+)
+def test_equal_texts_are_spelled_alike(spelling: Spelling, text: str) -> None:
+    assert spelled(spelling, text, text)["letters alike"] == 1
+
+
+@pytest.mark.parametrize(
+    ("query", "text", "wanted"),
+    [
+        ("café", "cafe", {"letters alike": 0.75, "common prefix": 0.75, "length": 0, "first letter": 1}),
+        ("東京", "東北大", {"letters alike": 1 / 3, "common prefix": 0.5, "length": 1 / 5}),
+        ("дом", "год", {"first letter": 0, "common prefix": 0}),  # both begin with the byte D0
+        ("é", "è", {"first letter": 0, "letters alike": 0}),
+        ("нато", "н а т о", {"acronym": 1, "letters alike": 1}),
+    ],
+)
+def test_letters_are_code_points(spelling: Spelling, query: str, text: str, wanted: dict[str, float]) -> None:
+    found = spelled(spelling, query, text)
+    assert {name: found[name] for name in wanted} == pytest.approx(wanted)
+
+
+def test_edit_distances_of_letters_of_many_alphabets(spelling: Spelling) -> None:
+    """Also where letters share a slot of the native table, and around its machine words."""
+    draw = random.Random(4)
+    alphabets = ["ab", "abж", "".join(chr(0x4E00 + 512 * i) for i in range(30)), "aж東京𝒳𝒴é"]
+    for size in (1, 63, 64, 65, 127, 128, 129, 200):
+        for alphabet in alphabets:
+            query, text = ("".join(draw.choices(alphabet, k=k)) for k in (size, draw.randint(1, 200)))
+            left, right = (normalise(one)[:128] for one in (query, text))
+            wanted = 1 - levenshtein(left, right) / max(len(left), len(right))
+            assert spelled(spelling, query, text)["letters alike"] == pytest.approx(wanted, abs=1e-6)
+
+
+def test_features_of_short_ascii_texts_never_change() -> None:
+    """Stored rerankers were fitted on them: the same bits for words of weights made of integers."""
+    weights = [np.arange(size, dtype=np.float32) % 61 / 8 + 1 for size in (37**3 + BUCKETS, 1 << 17)]
+    spelling, texts = Spelling(weights[0], weights[1], 3.0), [t for t in some_texts(500, 5) if t.isascii()]
+    texts = [text for text in texts if len(text) <= 64] + ["a" * 64, "ab " * 21, "x", "7 up", ""]
+    found = np.empty((len(texts) ** 2, len(_core.SPELLING_FEATURES)), np.float32)
+    offsets = np.arange(len(texts) + 1) * len(texts)
+    _core.spelling_features(
+        text_views(texts), text_views(texts * len(texts)), offsets, spelling.native, found, 2
+    )
+    assert f"{_core.crc32c(found):08x}" == "02f36636"
+
+
+def spelled(spelling: Spelling, query: str, text: str) -> dict[str, float]:
+    found = np.empty((1, len(_core.SPELLING_FEATURES)), np.float32)
+    _core.spelling_features(
+        text_views([query]), text_views([text]), np.array([0, 1]), spelling.native, found, 1
+    )
+    return dict(zip(_core.SPELLING_FEATURES, found[0].tolist(), strict=True))
 
 
 def test_texts_are_compared_by_their_first_words(spelling: Spelling, reference: Reference) -> None:

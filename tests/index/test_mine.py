@@ -59,6 +59,31 @@ def test_negatives_are_the_best_that_were_not_clicked(
     assert found.to_pylist() == expected(model, TEXTS, k)
 
 
+def test_searches_together_find_a_bounded_number_of_hits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One query with many clicks does not make the searches of the others deep, and results stay the same."""
+    clicks = [(f"river {i}", TEXTS[i]) for i in range(60)] + [("chess", text) for text in TEXTS[:200]]
+    model, limit, k = HashEncoder(), 120, 5
+    sizes: list[tuple[int, int]] = []
+    search = Index.search
+
+    def counted(self: Index, queries: list[str], depth: int, **options: Any) -> Any:
+        sizes.append((len(queries), depth))
+        return search(self, queries, depth, **options)
+
+    with Index.create(tmp_path / "x.rbe", model) as index:
+        index.add(TEXTS)
+        whole = rbegir.mine(index, clicks, k)
+        monkeypatch.setattr(mining, "HITS", limit)
+        monkeypatch.setattr(Index, "search", counted)
+        assert rbegir.mine(index, clicks, k).equals(whole)
+    assert whole.num_rows == 61 * k
+    assert max(count for count, _ in sizes) > 1
+    assert all(count == 1 or count * depth <= limit for count, depth in sizes)
+    assert sum(count for count, depth in sizes if depth >= 100) == 1  # “chess”
+
+
 def test_a_model_searches_the_keywords_of_the_pairs() -> None:
     model = HashEncoder()
     keywords = list(dict.fromkeys(keyword for _, keyword in PAIRS))

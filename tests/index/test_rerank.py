@@ -15,6 +15,8 @@ import rbegir
 from rbegir import Hits, Index, Model
 from rbegir.encode.reranker import FEATURES, Spelling
 from rbegir.errors import InputError
+from rbegir.evaluate import scorers
+from rbegir.evaluate.scorers import RerankScorer
 from rbegir.search.hits import Why
 from rbegir.search.request import CANDIDATES, SearchRequest, k_group
 from rbegir.search.rerank import TextSearch
@@ -45,12 +47,31 @@ def same(one: Hits, other: Hits) -> bool:
 
 def test_hits_are_those_of_a_search_in_memory(index: Index, model: Model) -> None:
     assert model.reranker is not None
-    found = TextSearch(model, model.reranker, pa.array(TEXTS)).search(QUERIES, 20, 100)
+    search = TextSearch(model, model.reranker, pa.array(TEXTS))
+    found = search.search(QUERIES, SearchRequest(20, candidates=100))
     hits = index.search(QUERIES, 20, candidates=100)
     np.testing.assert_array_equal(hits.ids, found)
     assert hits.reranked
     assert not np.array_equal(hits.scores, hits.code_scores)
     assert (np.diff(hits.scores, axis=1) <= 0).all()
+
+
+@pytest.mark.parametrize("k", [10, 256, 257, 1000, 5000])
+def test_an_evaluation_measures_what_an_index_finds(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, k: int
+) -> None:
+    """Also beyond 256 hits, for which an index looks at more candidates, and beyond the number of texts."""
+    texts = [f"{text} {i}" for i, text in enumerate(some_texts(1300))]
+    monkeypatch.setattr(scorers, "RERANKED", 3 * SearchRequest(k).pool)
+    with Index.create(tmp_path / "many.rbe", model) as many:
+        many.add(texts)
+        wanted = many.search(QUERIES, k).ids
+    assert len(QUERIES) > 3
+    done: list[float] = []
+    found = RerankScorer(model).search(pa.array(QUERIES), pa.array(texts), k, done.append)
+    np.testing.assert_array_equal(found, wanted)
+    assert found.shape == (len(QUERIES), min(k, len(texts)))
+    assert done[-1] == 1
 
 
 def test_threads_build_the_words_of_a_segment_once(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,6 +101,44 @@ def test_threads_build_the_words_of_a_segment_once(index: Index, monkeypatch: py
         thread.join()
     assert built == [len(TEXTS)]
     assert [same(hits, wanted) for hits in found] == [True] * 6
+
+
+def test_a_search_after_a_compaction_finds_the_words_ready(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compaction makes those of the new segment before the swap, if searches use those of the old ones."""
+    built: list[int] = []
+    build = Spelling.lexical_index
+
+    def counted(self: Spelling, texts: pa.Array) -> object:
+        built.append(len(texts))
+        return build(self, texts)
+
+    monkeypatch.setattr(Spelling, "lexical_index", counted)
+    with Index.create(tmp_path / "x.rbe", model) as changing:
+        for start in range(0, 300, 100):
+            changing.add(TEXTS[start : start + 100], ids=range(start, start + 100))
+        changing.delete(range(0, 60))
+        changing.compact()
+        assert built == []  # nobody has asked for words
+        changing.search(QUERIES)
+        changing.delete([100, 101])
+        built.clear()
+
+        def delete_one_more(done: int, total: int) -> None:
+            if changing.get([150])[0]:
+                changing.delete([150])
+
+        changing.compact(progress=delete_one_more)
+        assert built == [238]
+        found = changing.search(QUERIES)
+        assert built == [238]
+        with Index.open(changing.path, read_only=True) as fresh:
+            assert same(found, fresh.search(QUERIES))
+        assert not np.isin(found.ids, [*range(60), 100, 101, 150]).any()
+        changing.add(["new york river bank"], ids=[900])
+        assert changing.search("new york river bank", 1).ids == [[900]]
+        assert built == [238, 238, 1]  # also by `fresh`
 
 
 def test_every_candidate_is_scored_by_its_text(index: Index, model: Model) -> None:

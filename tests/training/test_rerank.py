@@ -152,7 +152,10 @@ def test_the_warning_is_about_methods_that_need_no_training(
     warnings.simplefilter("always")
     figures = {"reranked": reranked, "codes": codes, "tri-letter cosine": 0.3, "BM25": 0.5}
     recall = {method: {"recall@10": value} for method, value in figures.items()}
-    _tell(recall, 500, lambda line: None, pairs=None, corpus=None)
+    told: list[str] = []
+    _tell(recall, (500, 100_000), told.append, pairs=None, corpus=None)
+    assert told[0] == "500 held-out pairs among about 100,000 texts; no weight was fitted on them,"
+    assert told[1] == "but they are among those by which the epoch was chosen:"
     assert [f"less than {behind}," in str(found.message) for found in recwarn.list] == [True] * bool(behind)
 
 

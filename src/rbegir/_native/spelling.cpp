@@ -15,6 +15,7 @@ namespace spelling {
 
 namespace {
 
+// Letters are code points.
 constexpr const char *NAMES[] = {
     "gram cosine",            // of idf-weighted tri-letter grams
     "query words found",      // share of the query's idf whose words stand in the keyword
@@ -31,7 +32,7 @@ constexpr const char *NAMES[] = {
     "first letter",           // is the same
     "more words",             // of the keyword than of the query, within ±4
     "word pairs found",       // share of the neighbours in the query that are neighbours in the keyword
-    "letters alike",          // 1 − edit distance of the letters without spaces, over the longer length
+    "letters alike",          // 1 − edit distance of the first 128 letters, without spaces, over the longer length
     "query words",            // up to 8
 };
 constexpr size_t FEATURES = std::size(NAMES);
@@ -89,22 +90,46 @@ private:
     std::vector<int32_t> sorted_, spare_;
 };
 
-// Edit distance to a fixed string of up to 64 bytes, all of its cells in one machine word (Myers 1999).
+// Edit distance to a fixed string of up to LETTERS letters, all of its cells in one or two machine words (Myers 1999).
 class EditDistance {
 public:
-    void set(std::string_view letters) {
-        length_ = std::min<size_t>(letters.size(), 64);
-        places_.fill(0);
-        for (size_t i = 0; i < length_; ++i) places_[uint8_t(letters[i])] |= uint64_t(1) << i;
+    static constexpr size_t LETTERS = 128;
+
+    void set(std::u32string_view letters) {
+        length_ = letters.size();
+        places_.fill(Place());
+        for (size_t i = 0; i < length_; ++i) {
+            size_t at = find(letters[i]);
+            places_[at].letter = letters[i];
+            places_[at].cells |= Wide(1) << i;
+        }
     }
 
-    size_t to(std::string_view other) const {
-        uint64_t up = ~uint64_t(0), down = 0, last = uint64_t(1) << (length_ - 1);
+    size_t to(std::u32string_view other) const { return length_ <= 64 ? to<uint64_t>(other) : to<Wide>(other); }
+    size_t length() const { return length_; }
+
+private:
+    __extension__ typedef unsigned __int128 Wide;
+    // Where a letter stands in the string. Open addressing; letters of one alphabet have slots of their own.
+    struct Place {
+        Wide cells = 0;
+        char32_t letter = 0;  // free: no word has a U+0000
+    };
+
+    size_t find(char32_t letter) const {
+        size_t at = letter % places_.size();
+        while (places_[at].letter && places_[at].letter != letter) at = (at + 1) % places_.size();
+        return at;
+    }
+
+    template <class Cells>
+    size_t to(std::u32string_view other) const {
+        Cells up = ~Cells(0), down = 0, last = Cells(1) << (length_ - 1);
         size_t distance = length_;
-        for (char c : other) {
-            uint64_t equal = places_[uint8_t(c)];
-            uint64_t diagonal = (((equal & up) + up) ^ up) | equal | down;
-            uint64_t right = down | ~(diagonal | up), left = up & diagonal;
+        for (char32_t letter : other) {
+            auto equal = Cells(places_[find(letter)].cells);
+            Cells diagonal = (((equal & up) + up) ^ up) | equal | down;
+            Cells right = down | ~(diagonal | up), left = up & diagonal;
             distance += (right & last) != 0;
             distance -= (left & last) != 0;
             right = right << 1 | 1;
@@ -113,10 +138,8 @@ public:
         }
         return distance;
     }
-    size_t length() const { return length_; }
 
-private:
-    std::array<uint64_t, 256> places_{};
+    std::array<Place, 512> places_{};
     size_t length_ = 0;
 };
 
@@ -267,11 +290,16 @@ struct Comparison {
     EditDistance distance;
     Likeness likeness;
 
+    // What the edit distance sees of a text: as much of a query as of a keyword, so that equal texts have distance 0.
+    static std::u32string_view first_letters(const Text &text) {
+        return std::u32string_view(text.letters).substr(0, EditDistance::LETTERS);
+    }
+
     void ask(const Texts &texts, size_t i, const Weights &weights) {
         query.parse(texts, i, weights, QUERY_WORDS);
         query_bag.fill(query, weights);
         likeness.ask(query);
-        distance.set(query.letters);
+        distance.set(first_letters(query));
     }
 
     void features(const Texts &texts, size_t i, const Weights &weights, float *out) {
@@ -286,7 +314,7 @@ struct Comparison {
         while (prefix < shorter && query.letters[prefix] == keyword.letters[prefix]) ++prefix;
         const auto of_query = float(query.letters.size()), of_keyword = float(keyword.letters.size());
         const float length = (of_keyword - of_query) / (of_keyword + of_query);
-        std::string_view letters = std::string_view(keyword.letters).substr(0, 128);
+        const std::u32string_view letters = first_letters(keyword);
         const float values[] = {
             query_bag.cosine(keyword_bag),
             words_of_query,

@@ -74,8 +74,8 @@ struct Text {
     std::vector<Word> words;
     std::vector<int32_t> grams;  // of all words, in order
     std::vector<int32_t> sets;   // the same by word, each a sorted set
-    std::string letters;         // the words without anything between them
-    std::string initials;
+    std::u32string letters;      // the words without anything between them, as code points
+    std::u32string initials;
 
     // The first `most` words of text i.
     void parse(const Texts &texts, size_t i, const Weights &weights, size_t most) {
@@ -90,8 +90,9 @@ struct Text {
             uint64_t h = hash(word);
             bool digits = std::any_of(word.begin(), word.end(), [](char c) { return c >= '0' && c <= '9'; });
             words.push_back({h, weights.word(h), first, uint32_t(sets.size()), digits});
-            letters.append(word);
-            initials.append(word.substr(0, words::sequence_length(uint8_t(word[0]))));
+            initials.push_back(words::decode(word.data()));
+            for (const char *p = word.data(), *end = p + word.size(); p < end; p += words::sequence_length(uint8_t(*p)))
+                letters.push_back(words::decode(p));
         });
     }
 

@@ -23,6 +23,7 @@ from rbegir.evaluate.retrieval import Positions, Scores, search_blocks
 from rbegir.read.tokenizer import VOCABULARY, tokenize
 from rbegir.search.backend import Partition
 from rbegir.search.cpu import CpuBackend
+from rbegir.search.request import CANDIDATES, SearchRequest
 from rbegir.search.rerank import TextSearch
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 BATCH = 65_536  # texts embedded at once
 HASH_BUCKETS = 8192  # of the baseline's grams, as in the presets
-RERANKED = 256  # queries reranked at once
+RERANKED = 256 * CANDIDATES  # candidates by code reranked at once
 _ROWS = 65_536  # pairs multiplied at once by the baseline
 
 Progress = Callable[[float], None]  # called with the fraction done
@@ -135,12 +136,14 @@ class RerankScorer(ModelScorer):
     def search(
         self, queries: pa.StringArray, corpus: pa.StringArray, k: int, progress: Progress
     ) -> Positions:
-        search = TextSearch(self._encoder, self._reranker, corpus)
-        parts = []
-        for start in range(0, len(queries), RERANKED):
-            parts.append(search.search(queries.slice(start, RERANKED).to_pylist(), k))
-            progress(min(1.0, (start + RERANKED) / len(queries)))
-        return np.concatenate(parts)
+        search, request = TextSearch(self._encoder, self._reranker, corpus), SearchRequest(k)
+        positions = np.full((len(queries), min(k, len(corpus))), -1)
+        step = max(1, RERANKED // request.pool)
+        for start in range(0, len(queries), step):
+            found = search.search(queries.slice(start, step).to_pylist(), request)
+            positions[start : start + step, : found.shape[1]] = found
+            progress(min(1.0, (start + step) / len(queries)))
+        return positions
 
 
 def _embed(

@@ -14,6 +14,7 @@ counts as clicked if its text equals a clicked text exactly. The columns:
 """
 
 import contextlib
+import itertools
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,8 @@ from rbegir.index.store import Index
 from rbegir.read.pairs import PairStream, read_pairs
 from rbegir.search.hits import Hit
 
-BLOCK = 4096  # queries searched together
+BLOCK = 4096  # queries searched together, at most
+HITS = 2_000_000  # found and kept together, at most, unless a single query needs more: these bound the memory
 
 
 @dataclass(frozen=True)
@@ -49,8 +51,9 @@ class Mining:
 
     def batches(self, report: Report) -> Iterator[pa.RecordBatch]:
         """The negatives, in the order of the queries and by rank; `report` gets (queries done, all)."""
-        for start in range(0, self.clicks.num_rows, BLOCK):
-            block = self.clicks.slice(start, BLOCK)
+        step = max(1, min(BLOCK, HITS // self.k))
+        for start in range(0, self.clicks.num_rows, step):
+            block = self.clicks.slice(start, step)
             found = self._found(block["query"].to_pylist(), block["keyword_distinct"].to_pylist())
             rows = [(query, hit.text, hit.id, rank, hit.score) for query, rank, hit in found]
             columns = zip(*rows, strict=True) if rows else [()] * len(self.schema)
@@ -59,19 +62,25 @@ class Mining:
             report(start + block.num_rows, self.clicks.num_rows)
 
     def _found(self, queries: list[str], clicked: list[list[str]]) -> Iterator[tuple[str, int, Hit]]:
-        """(query, rank, hit) of the negatives. Keywords may share a clicked text, so the depth may grow."""
-        depth = self.k + max(map(len, clicked))
-        left, found = list(range(len(queries))), {}
+        """(query, rank, hit) of the negatives. Keywords may share a clicked text, so a depth may grow.
+
+        The deepest searches come first, and only as many together as HITS allows.
+        """
+        depths, found = [self.k + len(right) for right in clicked], {}
+        left = list(range(len(queries)))
         while left:
-            asked = [queries[i] for i in left]
-            hits = self.index.search(asked, depth, rerank=False, attributes=False)
-            for i, listed in zip(left, hits, strict=True):
+            left.sort(key=depths.__getitem__)
+            depth = depths[left[-1]]
+            asked = left[-max(1, HITS // depth) :]
+            del left[-len(asked) :]
+            hits = self.index.search([queries[i] for i in asked], depth, rerank=False, attributes=False)
+            for i, listed in zip(asked, hits, strict=True):
                 right = set(clicked[i])
-                others = [(rank, hit) for rank, hit in enumerate(listed, 1) if hit.text not in right]
-                if len(others) >= self.k or len(listed) < depth:
-                    found[i] = others[: self.k]
-            left = [i for i in left if i not in found]
-            depth *= 4
+                wrong = ((rank, hit) for rank, hit in enumerate(listed, 1) if hit.text not in right)
+                found[i] = list(itertools.islice(wrong, self.k))
+                if len(found[i]) < self.k and len(listed) == depth:
+                    depths[i] = 4 * depth
+                    left.append(i)
         return ((query, *other) for i, query in enumerate(queries) for other in found[i])
 
 

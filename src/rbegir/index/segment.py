@@ -238,8 +238,8 @@ class Segment:
         if self.tenant is not None:
             keys = SortedKeys.named(self.file, "tenant", self.count)
             self._tenants = keys, self.file.section("tenant.order")
-        self._words: tuple[str, LexicalIndex] | None = None
-        self._building = threading.Lock()  # held while `_words` is made
+        self.known_words: tuple[Spelling, LexicalIndex] | None = None
+        self._building = threading.Lock()  # held while `known_words` is made
         self.filters: dict[str, masks.Mask] = {}  # the masks of recent filters, by text; see filter.py
         self.masks: WeakValueDictionary[str, masks.Mask] = WeakValueDictionary()  # and those in use elsewhere
 
@@ -304,10 +304,10 @@ class Segment:
     def words(self, spelling: Spelling) -> LexicalIndex:
         """The words of all texts; built by the first call, which reads every text, and cached."""
         with self._building:  # threads that search a new segment at the same time build them once
-            made = self._words
-            if made is None or made[0] != spelling.key:
+            made = self.known_words
+            if made is None or made[0].key != spelling.key:
                 texts = self.whole("text") if "text" in self.types else pa.nulls(self.count, pa.string())
-                made = self._words = (spelling.key, spelling.lexical_index(pc.fill_null(texts, "")))
+                made = self.known_words = spelling, spelling.lexical_index(pc.fill_null(texts, ""))
             return made[1]
 
     def find(self, ids: pa.Array) -> Int64s:

@@ -141,7 +141,7 @@ class TenantSegment(Segment):
         self.count, self.has_ids, self._columns = at.size, segment.has_ids, segment._columns
         self._rows_here = segment.rows(at)
         self._packed = layout.pack(segment.codes(at))
-        self._words, self._building = None, threading.Lock()
+        self.known_words, self._building = None, threading.Lock()
         self.filters, self.masks = {}, WeakValueDictionary()
 
     def packed(self) -> npt.NDArray[np.uint8]:

@@ -47,9 +47,9 @@ import numpy as np
 from rbegir.base import disk, masks
 from rbegir.errors import FileError, InputError, LockedError
 from rbegir.index.columns import Int64s
-from rbegir.index.format import Turn
+from rbegir.index.format import Stamp, Turn
 from rbegir.index.manifest import DELETES_NAME, NEW, SEGMENT_NAME, UNNAMED, commit, prepare
-from rbegir.index.segment import MAX_ROWS, Entry, KeywordRows, LiveRows, write_segment
+from rbegir.index.segment import MAX_ROWS, Entry, KeywordRows, LiveRows, Segment, write_segment
 from rbegir.index.snapshot import LiveSegment, Positions, Snapshot, write_deletes
 
 LOCK = "LOCK"
@@ -310,6 +310,7 @@ class Compaction:
         self._groups: list[tuple[list[LiveSegment], Entry | None]] = []  # None: the one segment stays
         self._empty: set[str] = set()  # columns to drop
         self._gone: dict[tuple[str, str | None], Int64s] = {}  # what `_deleted_since` has found
+        self._words: dict[Stamp, Any] = {}  # of new segments: what becomes their `known_words`
 
     def write(self, turn: Turn, progress: Progress | None = None) -> bool:
         """Rewrite the live keywords into as few segments as possible; False if nothing would change.
@@ -343,6 +344,7 @@ class Compaction:
                     rows = [one.rows() for one in group]
                     shape, tenant = before.manifest.shape, before.manifest.tenant
                     made = write_segment(path, rows, shape, tenant, empty, turn)
+                    self._find_words(path, made, [one.segment for one in group])
                 self._groups.append((group, made))
                 done += sum(segment.entry.live for segment in group)
                 if progress is not None:
@@ -350,6 +352,16 @@ class Compaction:
         before.check_mapped()  # zeros read from a missing page must not become permanent
         self._empty = empty
         return True
+
+    def _find_words(self, path: Path, made: Entry, old: Sequence[Segment]) -> None:
+        """Find the words of a new segment if searches use those of the old ones, which would otherwise wait
+        for them after the swap."""
+        known = next((one.known_words for one in old if one.known_words is not None), None)
+        if known is not None:
+            new = Segment(path, self._before.manifest.shape, made.stamp)
+            new.words(known[0])
+            new.file.check_mapped()
+            self._words[made.stamp] = new.known_words
 
     def find_deleted(self, current: Snapshot) -> None:
         """Find what was deleted until now, so that little is left to find while changes wait for the swap."""
@@ -382,8 +394,11 @@ class Compaction:
         for one in later.values():
             change.keep(one.entry)
         used = {name for one in later.values() for name in one.segment.types}
-        columns = current.manifest.columns.items()
-        return change.commit(columns={name: kind for name, kind in columns if name not in self._empty - used})
+        dropped, columns = self._empty - used, current.manifest.columns.items()
+        after = change.commit(columns={name: kind for name, kind in columns if name not in dropped})
+        for one in after.segments:
+            one.segment.known_words = self._words.get(one.entry.stamp, one.segment.known_words)
+        return after
 
     def _carried_over(
         self, old: Sequence[LiveSegment], now: Sequence[LiveSegment | None], count: int

@@ -82,7 +82,7 @@ class Why:
     """Why a reranked hit is where it is, in measures that people understand."""
 
     meaning: float  # cosine of the float vectors that the model encodes from both texts
-    spelling: float  # 1 − edit distance of the letters, over the length of the longer text
+    spelling: float  # 1 − edit distance of the first 128 letters, over those of the longer text
     words: float  # share of the query's words, rare ones weighing more, that the keyword has, typos allowed
     code_rank: int | None  # by code alone; None: behind the candidates by code, found by its words
 

@@ -40,7 +40,7 @@ from rbegir.search.backend import Backend, Candidates, Partition
 from rbegir.search.cpu import CpuBackend
 from rbegir.search.hits import Why
 from rbegir.search.partition import NO_KEY, Int64s, Limits, Values
-from rbegir.search.request import CANDIDATES
+from rbegir.search.request import CANDIDATES, SearchRequest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -101,10 +101,10 @@ class TextSearch:
         )
         return found, values, self._texts.take(found.positions)
 
-    def search(self, queries: list[str], k: int, count: int = CANDIDATES) -> Int64s:
-        """Positions [queries, ≤ k] of the best texts."""
-        found, values, texts = self.find(queries, count)
-        return rerank(self.reranker, queries, values, found, texts, k).found.positions
+    def search(self, queries: list[str], request: SearchRequest) -> Int64s:
+        """Positions [queries, ≤ k] of the best texts: what an index finds for a request without filters."""
+        found, values, texts = self.find(queries, request.pool)
+        return rerank(self.reranker, queries, values, found, texts, request.depth).found.positions
 
 
 def find_candidates(

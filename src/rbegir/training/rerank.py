@@ -97,9 +97,11 @@ def fit_reranker(
 
 
 def compare(model: Model, texts: pa.Array, pairs: pa.Table, seed: int) -> dict[str, dict[str, float]]:
-    """Recall of pairs that nothing was fitted on, compared with methods that need no training.
+    """Recall of held-out pairs, compared with methods that need no training.
 
-    Pairs and texts are drawn at random, and so is the order of the texts, which decides ties.
+    No weight was fitted on the pairs, but the AUC that chose the epoch includes them. At most COMPARED pairs
+    and COMPARED_TEXTS texts besides theirs are drawn at random, and so is the order of the texts, which
+    decides ties.
     """
     draw = np.random.default_rng(seed)
     pairs = pairs.take(pa.array(draw.permutation(pairs.num_rows)[:COMPARED]))

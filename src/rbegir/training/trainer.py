@@ -33,6 +33,7 @@ from rbegir.training.distributed import Exchange, Rank, join_processes
 from rbegir.training.loop import Run, Validation, train_all
 from rbegir.training.rerank import (
     COMPARED,
+    COMPARED_TEXTS,
     UNTRAINED,
     compare,
     divide,
@@ -205,7 +206,8 @@ def run(
                 if to_measure.num_rows:
                     report(0.0, 1.0, "comparing with methods that need no training")
                     recall = compare(Model.load(run.home), searched, to_measure, settings.seed)
-                    _tell(recall, min(COMPARED, to_measure.num_rows), say, pairs=stream, corpus=texts)
+                    counts = min(COMPARED, to_measure.num_rows), min(COMPARED_TEXTS, len(searched))
+                    _tell(recall, counts, say, pairs=stream, corpus=texts)
             run.remove_state()
             result = _result(
                 run.home,
@@ -225,14 +227,15 @@ def _searchable(shape: ModelConfig) -> bool:
 
 def _tell(
     recall: dict[str, dict[str, float]],
-    measured: int,
+    counts: tuple[int, int],
     say: Callable[[str], None],
     *,
     pairs: PairStream | None,
     corpus: pa.Array | None,
 ) -> None:
     """Print how the model compares with methods that need no training, and warn if it is behind."""
-    say(f"{measured:,} held-out pairs that nothing was fitted on:")
+    say("{:,} held-out pairs among about {:,} texts; no weight was fitted on them,".format(*counts))
+    say("but they are among those by which the epoch was chosen:")
     for method, figures in recall.items():
         say(f"  {method:18}" + "".join(f"  {name} {value:.3f}" for name, value in figures.items()))
     found = {method: figures["recall@10"] for method, figures in recall.items()}

@@ -76,6 +76,30 @@ def test_queries_are_content_words(tool: dict[str, Any]) -> None:
     assert tool["queries"]("photo viewer", "", random.Random(0)) == []
 
 
+@pytest.mark.parametrize(("share", "source"), [(0, "river maps shows"), (1, "photo viewer")])
+def test_queries_may_come_from_one_description(
+    tool: dict[str, Any], monkeypatch: pytest.MonkeyPatch, share: float, source: str
+) -> None:
+    monkeypatch.setitem(tool["queries"].__globals__, "typo", lambda word, draw: word)
+    draw = random.Random(0)
+    found = {
+        word
+        for _ in range(20)
+        for query in tool["queries"]("photo viewer", "shows river maps", draw, share)
+        for word in query.split()
+    }
+    assert found == set(source.split())
+
+
+def test_the_share_of_short_words_is_checked(
+    tool: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["packages.py", str(tmp_path), "--short", "1.5"])
+    with pytest.raises(SystemExit):
+        runpy.run_path(str(TOOL), run_name="__main__")
+    assert "--short must be a share from 0 to 1, got 1.5" in capsys.readouterr().err
+
+
 def test_no_test_package_is_trained_on(folder: Path) -> None:
     def position(text: str) -> float:
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") / 2**64
