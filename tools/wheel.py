@@ -21,6 +21,7 @@ WHEELS = ROOT / "build" / "wheels"
 BUILD = ("scikit-build-core", "nanobind", "cmake", "ninja")
 CLEAN = ("numpy", "pyarrow")  # all that a search needs
 PIP = ("-m", "pip", "--quiet", "--disable-pip-version-check")
+OLDEST = (3, 11)
 STABLE = (3, 12)  # the first version of the stable ABI that nanobind supports
 SMOKE = ROOT / "tests" / "native" / "smoke.py"
 
@@ -32,12 +33,21 @@ def run(*words: str | Path, **settings) -> str:
     return done.stdout
 
 
-def version(python: str) -> tuple[int, ...]:
-    """The version of an interpreter; empty where it does not run."""
-    done = subprocess.run(
-        [python, "-c", "import sys; print(*sys.version_info[:2])"], capture_output=True, text=True
-    )
-    return tuple(map(int, done.stdout.split())) if done.returncode == 0 else ()
+def usable(pythons: list[str]) -> list[tuple[tuple[int, ...], str]]:
+    """(version, interpreter) of those that are new enough, the oldest first; says which others there are, and why."""
+    found, asking = [], "import sys; print(*sys.version_info[:2])"
+    for python in pythons:
+        try:
+            done = subprocess.run([python, "-c", asking], capture_output=True, text=True)
+            wrong = done.stderr.partition("\n")[0] if done.returncode else ""
+            version = () if done.returncode else tuple(map(int, done.stdout.split()))
+        except OSError as error:
+            version, wrong = (), str(error.strerror)
+        if version >= OLDEST:
+            found.append((version, python))
+        else:
+            print(f"skipped {python}: {wrong or 'it is older than Python 3.11'}", file=sys.stderr)
+    return sorted(found)
 
 
 def environment(folder: Path, python: str, *install: str) -> Path:
@@ -73,8 +83,8 @@ def tag(tools: Path, wheel: Path, folder: Path) -> Path:
 def search(clean: Path, wheel: Path) -> None:
     """Installs a wheel without its dependencies and searches with it."""
     run(clean, *PIP, "install", "--no-deps", "--force-reinstall", wheel)
-    found = version(str(clean))
-    print(f"Python {'.'.join(map(str, found))}:", run(clean, "-I", SMOKE, cwd=clean.parent).strip())
+    ((version, _),) = usable([str(clean)])
+    print(f"Python {'.'.join(map(str, version))}:", run(clean, "-I", SMOKE, cwd=clean.parent).strip())
 
 
 def quick() -> None:
@@ -89,14 +99,15 @@ def main() -> None:
     pythons = sys.argv[1:] or [
         f"python3.{minor}" for minor in range(11, 20) if shutil.which(f"python3.{minor}")
     ]
-    usable = sorted((found, python) for python in pythons if (found := version(python)) >= (3, 11))
-    if not usable:
+    chosen = usable(pythons)
+    if not chosen:
+        among = ", ".join(pythons) or "the programs on the PATH"
         raise SystemExit(
-            f"error: no Python 3.11 or later among {', '.join(pythons) or 'the programs on the PATH'}"
+            f"error: no Python 3.11 or later among {among}; name one: python tools/wheel.py PYTHON"
         )
     made: dict[tuple[int, ...], Path] = {}
-    for found, python in usable:
-        kind = min(found, STABLE)
+    for version, python in chosen:
+        kind = min(version, STABLE)
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             if kind not in made:

@@ -65,3 +65,9 @@ def test_the_build_sees_only_what_it_copies() -> None:
     assert all(
         any(source.startswith(start) for start in allowed) for [*sources] in copied for source in sources
     )
+
+
+def test_the_page_builds_an_image_that_keeps_the_health_check() -> None:
+    """Images of OCI, which Podman builds unless told otherwise, have none."""
+    assert "HEALTHCHECK" in last_stage()
+    assert "podman build --format docker " in (ROOT / "docs" / "serve.md").read_text()

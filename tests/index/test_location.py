@@ -13,16 +13,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from rbegir.base import disk
+from rbegir.encode.clsm import checkpoint
+from rbegir.encode.clsm.presets import random_tensors
 from rbegir.errors import CorruptError, FileError, InputError
 from rbegir.index.location import Location
 from rbegir.index.snapshot import Snapshot
 from rbegir.index.store import Index
-from tests.reranking import make_model, some_texts
+from tests.reranking import CONFIG, make_model, some_texts
 
 
 class Store(ThreadingHTTPServer):
@@ -35,6 +38,7 @@ class Store(ThreadingHTTPServer):
         self.ranges = True
         self.cut: int | None = None  # bytes of a segment after which a connection is lost
         self.status = 0  # answer everything with this
+        self.absent = 404  # answer what is not there with this
 
     @property
     def url(self) -> str:
@@ -54,7 +58,7 @@ class Handler(BaseHTTPRequestHandler):
         self.server.asked.append((name, asked))
         path = self.server.directory / name
         if self.server.status or not path.is_file():
-            self.send_error(self.server.status or 404)
+            self.send_error(self.server.status or self.server.absent)
             return
         content = path.read_bytes()
         start = int(asked[6:-1]) if asked and self.server.ranges else 0
@@ -292,8 +296,8 @@ def test_an_index_that_is_replaced_while_its_model_is_read_is_read_again(
     add_model(store, tmp_path / "model")
     read = Location._read
 
-    def then_replace(self: Location, name: str, most: int) -> bytes | None:
-        content = read(self, name, most)
+    def then_replace(self: Location, name: str, *options: Any) -> bytes | None:
+        content = read(self, name, *options)
         if name == "model/rerank/config.json":
             monkeypatch.undo()
             monkeypatch.setenv("RBEGIR_CACHE", str(tmp_path / "cache"))
@@ -329,6 +333,7 @@ class Bucket(ThreadingHTTPServer):
         self.directory = directory
         self.asked: list[tuple[str, str, str | None]] = []  # method, name, Range
         self.refuses = False
+        self.absent = 404  # answer what is not there with this
 
     @property
     def url(self) -> str:
@@ -346,7 +351,7 @@ class BucketHandler(BaseHTTPRequestHandler):
         signed = "AWS4-HMAC-SHA256 Credential=reader/" in self.headers["Authorization"]
         path = self.server.directory / name
         if self.server.refuses or not signed or not path.is_file():
-            self.send_response(404 if signed and not self.server.refuses else 403)
+            self.send_response(self.server.absent if signed and not self.server.refuses else 403)
             self.send_header("Content-Length", "0")
             self.end_headers()
             return
@@ -434,3 +439,33 @@ def test_damage_and_refusals_of_an_object_store(store: Store) -> None:
         with pytest.raises(FileError, match=r"^cannot read MANIFEST from s3://shop/x\.rbe: ") as caught:
             Index.open(bucket.url)
         assert "secret" not in str(caught.value)
+
+
+def test_a_store_that_refuses_what_is_absent(store: Store, tmp_path: Path) -> None:
+    """S3 does so if the reader may not list the bucket."""
+    model = store.directory / "model"
+    with bucket_of(store.directory) as bucket:
+        store.absent = bucket.absent = 403
+        for url in (store.url, bucket.url):
+            same(url, store.directory)
+        add_model(store, tmp_path / "model")
+        for url in (store.url, bucket.url):
+            same_texts(url, store.directory)
+        shutil.rmtree(model / "rerank")
+        for fitted in (False, True):
+            training = {"rerank": fitted, "guide": 1.0}
+            checkpoint.write(model, CONFIG, random_tensors(CONFIG, 0), {"training": training})
+            for url in (store.url, bucket.url):
+                if fitted:
+                    with pytest.raises(
+                        FileError, match=r"^cannot read model/rerank/config\.json from .*: ."
+                    ) as caught:
+                        Index.open(url)
+                    assert caught.value.hint == "allow reading all files of the index"
+                    continue
+                with Index.open(url) as index:
+                    assert not index.search(QUERIES, 9).reranked
+        shutil.rmtree(model)
+        for url in (store.url, bucket.url):
+            with pytest.raises(FileError, match=r"^cannot read model/config\.json from .*: ."):
+                Index.open(url)

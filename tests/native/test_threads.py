@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
+
+import rbegir._native
 
 FEW = """
 import resource, threading
@@ -39,6 +45,30 @@ except RuntimeError as error:
 for one, many in zip(alone, everything(8), strict=True):
     assert np.array_equal(one, many)
 print("done")
+"""
+
+NO_MEMORY = """
+#include <cstdio>
+#include <cstdlib>
+#include "parallel.hpp"
+
+static std::atomic<int> allowed{1000};
+void *operator new(std::size_t size) {
+    if (allowed-- > 0) return std::malloc(size);
+    throw std::bad_alloc();
+}
+void operator delete(void *p) noexcept { std::free(p); }
+void operator delete(void *p, std::size_t) noexcept { std::free(p); }
+
+int main() {
+    for (int threads = 0; threads < 8; ++threads) {
+        std::atomic<int> done[8]{};
+        allowed = 2 + threads;  // the two arrays of in_parallel, then one allocation per thread
+        rbegir::in_parallel(8, [&](std::size_t part) { ++done[part]; });
+        std::printf(allowed < 0 || threads == 7 ? "" : "memory was left\\n");
+        for (const auto &times : done) std::printf("%d", times.load());
+    }
+}
 """
 
 FORK = """
@@ -89,6 +119,15 @@ def _run(script: str) -> str:
 
 def test_work_is_done_by_fewer_threads_if_the_system_gives_fewer() -> None:
     assert _run(FEW) == "can't start new thread\ndone\n"
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
+def test_work_is_done_by_fewer_threads_if_there_is_no_memory_to_start_one(tmp_path: Path) -> None:
+    include = Path(rbegir._native.__file__).parent
+    command = ["c++", "-std=c++20", "-pthread", f"-I{include}", "-xc++", "-", "-o", tmp_path / "program"]
+    subprocess.run(command, input=NO_MEMORY, text=True, check=True)
+    done = subprocess.run([tmp_path / "program"], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("1" * 64, "")
 
 
 def test_children_of_a_busy_process_can_encode() -> None:

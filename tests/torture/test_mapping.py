@@ -54,10 +54,13 @@ ASKING: dict[str, Callable[[Index], Any]] = {
 
 
 @pytest.mark.parametrize("ask", ASKING.values(), ids=ASKING)
-def test_whoever_reads_is_told(path: Path, ask: Callable[[Index], Any]) -> None:
+@pytest.mark.parametrize("lost", [1, None])
+def test_whoever_reads_is_told(path: Path, ask: Callable[[Index], Any], lost: int | None) -> None:
+    """Also of less than a page, whose loss raises no signal."""
     with Index.open(path, model=ENCODER, read_only=True) as index:
         ask(index)  # every block that it needs has been checked, and is believed from now on
-        _cut(path)
+        segment = next(path.glob("*.rbs"))
+        os.truncate(segment, segment.stat().st_size - lost if lost else 4096)
         for _ in range(2):
             with pytest.raises(CorruptError, match=CUT):
                 ask(index)
@@ -192,23 +195,55 @@ with Index.open(folder / "x.rbe", model=HashEncoder(), read_only=True) as index:
     assert (done.stdout, done.returncode) == ("told\n", 0), done.stderr
 
 
-def test_a_model_whose_table_is_cut_short_gives_an_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lost", [1, 10_000, None])
+def test_a_model_whose_table_is_cut_short_gives_an_error(tmp_path: Path, lost: int | None) -> None:
     """Also for words that it has cached: from then on nothing of it is believed."""
     config = ModelConfig(conv=24, hash_buckets=50)
     checkpoint.write(tmp_path / "model", config, random_tensors(config))
-    lines = """
+    size = (tmp_path / "model" / checkpoint.WEIGHTS).stat().st_size
+    lines = (
+        f"left = {0 if lost is None else size - lost}"
+        + """
 from rbegir.encode.clsm.model import Model
 model = Model.load(folder / "model")
 before = model.encode_keywords(["red shoes"])
-os.truncate(folder / "model" / "model.safetensors", 4096)
+os.truncate(folder / "model" / "model.safetensors", left)
 for text in ("zebra crossing", "red shoes"):
     try:
         model.encode_keywords([text])
     except CorruptError as error:
         print(error.message.partition("model.safetensors ")[2], flush=True)
 """
+    )
     done = _script(lines, tmp_path)
     assert (done.stdout, done.returncode) == (2 * f"{CUT.replace('it was', 'was', 1)}\n", 0), done.stderr
+
+
+def test_what_is_kept_in_memory_outlives_its_file(tmp_path: Path) -> None:
+    """The tensors of a Binarizer and of a reranker are small: they are read once."""
+    lines = """
+import numpy as np
+from rbegir import Binarizer
+from tests.reranking import make_model, some_texts
+x = np.random.default_rng(0).standard_normal((300, 16), np.float32)
+Binarizer(n=64, rounds=1, moves=10).fit(x).save(folder / "binarizer")
+made = Binarizer.load(folder / "binarizer")
+with Index.create(folder / "vectors.rbe", made) as index:
+    index.add(x)
+with Index.create(folder / "texts.rbe", make_model(folder / "model", some_texts(50))) as index:
+    index.add(some_texts(50))
+vectors, texts = (Index.open(folder / name, read_only=True) for name in ("vectors.rbe", "texts.rbe"))
+def use():
+    yield made.encode_keywords(x).planes
+    for hits in (vectors.search(x, 20, rerank=True), texts.search(some_texts(9), 20, rerank=True)):
+        yield from (hits.ids, hits.scores)
+before = list(use())
+for path in ("binarizer", "vectors.rbe/model", "texts.rbe/model/rerank"):
+    os.truncate(folder / path / "model.safetensors", 0)
+print([np.array_equal(*pair) for pair in zip(before, use(), strict=True)])
+"""
+    done = _script(lines, tmp_path)
+    assert (done.stdout, done.returncode) == (f"{[True] * 5}\n", 0), done.stderr
 
 
 def test_slots_come_back(tmp_path: Path) -> None:

@@ -146,3 +146,21 @@ def test_an_audit_says_what_it_could_check(report: Any, status: int, words: str)
     found, lines = runpy.run_path(str(ROOT / "tools" / "audit.py"))["verdict"](json.dumps(report))
     assert found == status
     assert any(words in line for line in lines)
+
+
+def test_interpreters_that_make_no_wheel_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    usable = runpy.run_path(str(ROOT / "tools" / "wheel.py"))["usable"]
+    shim, old, absent = (tmp_path / name for name in ("python3.13", "python3.10", "absent"))
+    shim.write_text("#!/bin/sh\necho 'pyenv: python3.13: command not found' >&2\nexit 127\n")
+    old.write_text("#!/bin/sh\necho 3 10\n")
+    shim.chmod(0o755)
+    old.chmod(0o755)
+    found = usable([str(shim), str(old), sys.executable, str(absent)])
+    assert found == [(sys.version_info[:2], sys.executable)]
+    assert capsys.readouterr().err.splitlines() == [
+        f"skipped {shim}: pyenv: python3.13: command not found",
+        f"skipped {old}: it is older than Python 3.11",
+        f"skipped {absent}: No such file or directory",
+    ]

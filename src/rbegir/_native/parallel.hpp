@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cstddef>
 #include <exception>
-#include <system_error>
 #include <vector>
 
 #include "platform.hpp"
@@ -30,7 +29,7 @@ void in_parallel(size_t parts, const Work &work) {
         Threads others(parts);
         try {
             for (size_t i = 1; i < parts; ++i) others.start(run);
-        } catch (const std::system_error &) {  // the limit on threads or on memory is reached: those there are do all
+        } catch (const std::exception &) {  // the limit on threads or on memory is reached: those there are do all
         }
         run();
     }

@@ -3,7 +3,8 @@
 A mapped file costs nothing to open and is shared by all its readers. But if it is truncated, or the disk
 cannot read a page, the next access raises SIGBUS, which would end the process. Checking the length before
 each search would only make that rarer. Here the signal is caught (`_native/mapping.cpp`): missing pages read
-as zeros, `Mapping.broken` becomes true, and every reader checks it before it returns or commits what it read:
+as zeros, `Mapping.broken` becomes true, and every reader checks it before it returns or commits what it read.
+What is lost of the last page reads as zeros without a signal, so `broken` also compares lengths.
 
     search, get           before hits are returned
     encode                before codes are returned
@@ -31,8 +32,8 @@ class Mapping(mmap.mmap):
 
     @property
     def broken(self) -> bool:
-        """Whether a page that was read was missing."""
-        return broken(self._slot)
+        """Whether a page that was read was missing, or the file is shorter than what is mapped of it."""
+        return broken(self._slot) or self.size() < len(self)
 
     def __del__(self) -> None:
         self._unguard(self._slot)

@@ -15,7 +15,7 @@ the order is: write both as `*.new` and sync them, rename the weights, rename th
 renames the config of the weights is `config.json.new`, and readers look there if the fingerprints differ. At
 every moment, even after a crash, the directory holds one complete pair: the old or the new.
 
-*Weights* are a file of tensors in the layout of the `safetensors` package, mapped into memory, never copied:
+*Weights* are a file of tensors in the layout of the `safetensors` package, mapped into memory:
 
     8 bytes      length of the header, little-endian
     header       JSON: name → {"dtype": "F32" or "I8", "shape": […], "data_offsets": [first, last]}, and
@@ -23,7 +23,9 @@ every moment, even after a crash, the directory holds one complete pair: the old
     data         the tensors end to end without gaps; offsets count from here
 
 They are read here, not by the package, so that searching does not depend on it and every number in the
-header is checked against the size of the file before it is used.
+header is checked against the size of the file before it is used. If the file is cut short while it is mapped,
+missing pages read as zeros (`rbegir.base.mapping`), and whoever read them calls `check_intact` before using
+what was read. A tensor that is kept for longer than that is copied, except the gram tables of a model.
 """
 
 import hashlib
@@ -91,7 +93,7 @@ def header(tensors: Mapping[str, npt.NDArray[Any]], metadata: Mapping[str, str])
 
 
 class TensorFile:
-    """A mapped file of tensors; `spans` lists them."""
+    """A mapped file of tensors; `spans` lists them. `check_intact` says whether to believe what was read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -100,38 +102,42 @@ class TensorFile:
                 status = os.fstat(file.fileno())
                 self.size, self.inode = status.st_size, (status.st_dev, status.st_ino)
                 if self.size < 8:
-                    raise self.corrupt(f"has only {self.size} bytes")
-                self.data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-                self._guarded = mapping.Mapping(file.fileno(), 0, access=mmap.ACCESS_READ)
-                self._guarded.protect()
+                    raise CorruptError(f"{path} has only {self.size} bytes", hint=REPAIR)
+                self.data = mapping.Mapping(file.fileno(), self.size, access=mmap.ACCESS_READ)
+                self.data.protect()
         except OSError as error:
             raise FileError(f"cannot read {path}: {error.strerror}") from error
+        except ValueError as error:  # it has fewer bytes by now
+            raise CorruptError(f"{path} was truncated while it was being opened", hint=REPAIR) from error
         self.data_start = 8 + int.from_bytes(self.data[:8], "little")
         if self.data_start > min(self.size, MAX_HEADER):
             raise self.corrupt(f"names a header of {self.data_start - 8} bytes")
         self.metadata, self.spans = self._parse()
 
     def corrupt(self, what: str) -> CorruptError:
+        if self.data.broken:  # which explains whatever was found
+            what = "was truncated while it was being read, or the disk cannot read it"
         return CorruptError(f"{self.path} {what}", hint=REPAIR)
 
-    def array(self, name: str, *, guarded: bool = False) -> npt.NDArray[Any]:
-        """A tensor as a read-only view of the mapped file.
-
-        If the file is cut short, reading a view ends the process, unless it is `guarded`: then the missing
-        pages read as zeros, and the reader calls `check_intact` before it uses what it read.
-        """
+    def array(self, name: str) -> npt.NDArray[Any]:
+        """A tensor as a read-only view of the mapped file."""
+        mapping.arm()
         span = self.spans[name]
         count = (span.stop - span.start) // span.dtype.itemsize
         if count == 0:
             return np.zeros(span.shape, dtype=span.dtype)
-        source = self._guarded if guarded else self.data
-        flat = np.frombuffer(source, dtype=span.dtype, count=count, offset=span.start)
+        flat = np.frombuffer(self.data, dtype=span.dtype, count=count, offset=span.start)
         return flat.reshape(span.shape)
 
+    def checksum(self, stop: int | None = None) -> int:
+        """The CRC-32C of all bytes, or of those before `stop`."""
+        mapping.arm()
+        return _core.crc32c(memoryview(self.data)[:stop])
+
     def check_intact(self) -> None:
-        """Refuse what was read from guarded views if a page of them was missing."""
-        if self._guarded.broken:
-            raise self.corrupt("was truncated while it was being read, or the disk cannot read it")
+        """Refuse what was read if a page of it was missing."""
+        if self.data.broken:
+            raise self.corrupt("")
 
     def _parse(self) -> tuple[dict[str, str], dict[str, Span]]:
         try:
@@ -249,11 +255,13 @@ def read_pair(directory: Path, kind: DirectoryKind) -> Pair:
 
 
 def read_checked(directory: Path, kind: DirectoryKind) -> tuple[dict[str, Any], dict[str, Array]]:
-    """The settings and all tensors of a directory of a few megabytes, every byte checked."""
+    """The settings and copies of all tensors of a directory of a few megabytes, every byte checked."""
     file, body, _ = read_pair(directory, kind)
-    if file.size != body["weights"]["bytes"] or _core.crc32c(file.data) != body["weights"]["crc32c"]:
+    if file.size != body["weights"]["bytes"] or file.checksum() != body["weights"]["crc32c"]:
         raise CorruptError(f"{directory / WEIGHTS} does not match its checksum", hint=kind.repair)
-    return dict(body[kind.noun]), {name: file.array(name) for name in file.spans}
+    tensors = {name: file.array(name).copy() for name in file.spans}
+    file.check_intact()
+    return dict(body[kind.noun]), tensors
 
 
 def replace(directory: Path, kind: DirectoryKind, config: bytes, weights: list[Any] | TensorFile) -> None:
@@ -267,10 +275,12 @@ def replace(directory: Path, kind: DirectoryKind, config: bytes, weights: list[A
             if not isinstance(weights, TensorFile):
                 disk.write_file(new_weights, *(memoryview(part).cast("B") for part in weights))
             elif not _link(weights, new_weights):
+                weights.checksum()  # reads every page: a write would report a missing one as a bad address
                 disk.write_file(new_weights, memoryview(weights.data).cast("B"))
+                weights.check_intact()
             disk.write_file(new_config, config)
             disk.sync_directory(directory)
-        except OSError:  # a full disk: what was there stays as it is
+        except (OSError, CorruptError):  # such as a full disk: what was there stays as it is
             new_config.unlink(missing_ok=True)
             new_weights.unlink(missing_ok=True)
             raise

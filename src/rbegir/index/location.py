@@ -167,8 +167,16 @@ class Location:
 
     def _with_model(self, manifest: Manifest) -> Path:
         """Copy what is missing of the model of a state, and return the directory of that state."""
-        found = {name: self._read(name, MAX_CONFIG) for name in MODEL_CONFIGS if manifest.has_model}
+        denied: dict[str, str] = {}  # what S3 answers for absent files to those who may not list them
+        names = MODEL_CONFIGS if manifest.has_model else []
+        found = {name: self._read(name, MAX_CONFIG, denied) for name in names}
         configs = {name: config for name, config in found.items() if config is not None}
+        needed = f"{MODEL}/{RERANKER}/{CONFIG}" if configs else f"{MODEL}/{CONFIG}"
+        if needed in denied and (not configs or _was_reranked(configs.get(f"{MODEL}/{CONFIG}", b""))):
+            raise FileError(
+                f"cannot read {needed} from {self.name}: {denied[needed]}",
+                hint="allow reading all files of the index",
+            )
         if configs and self._state()[1].fingerprint != manifest.fingerprint:
             raise FileError(
                 f"{self.name} was replaced by an index of another model", hint="open the index again"
@@ -271,11 +279,12 @@ class Location:
             error.close()
             if error.code in (404, 410):
                 raise FileNotFoundError(f"there is no {name}") from error
-            raise OSError(f"the server answered {error.code}") from error
+            kind = PermissionError if error.code == 403 else OSError
+            raise kind(f"the server answered {error.code}") from error
         return response, start if response.status == 206 else 0
 
-    def _read(self, name: str, most: int) -> bytes | None:
-        """The bytes of a small file, or None if it does not exist."""
+    def _read(self, name: str, most: int, denied: dict[str, str] | None = None) -> bytes | None:
+        """The bytes of a small file; None if it is absent, or refused and `denied` takes the reason."""
         try:
             source, _ = self._open(name)
             with closing(source):
@@ -285,6 +294,9 @@ class Location:
         except FileNotFoundError:
             return None
         except FAILURES as error:
+            if denied is not None and (isinstance(error, PermissionError) or "_DENIED" in str(error)):
+                denied[name] = _reason(error)
+                return None
             raise FileError(
                 f"cannot read {name} from {self.name}: {_reason(error)}", hint="check access to it"
             ) from error
@@ -327,6 +339,15 @@ def _is_there(path: Path, kind: FileKind, stamp: Stamp) -> bool:
     try:
         return File(path, kind).stamp == stamp
     except (FileNotFoundError, FileError):
+        return False
+
+
+def _was_reranked(config: bytes) -> bool:
+    """Whether a reranker was fitted when the model of this config was trained."""
+    try:
+        training = json.loads(config)["training"]
+        return bool(training["rerank"] and training["guide"])
+    except (ValueError, TypeError, KeyError):  # of a Binarizer, for example
         return False
 
 

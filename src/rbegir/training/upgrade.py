@@ -309,7 +309,7 @@ def _start_from(new: TwoTower, old: Encoder) -> None:
         side, _, rest = name.partition(".")
         for source in (name, f"shared.{rest}", f"query.{rest}" if side == "shared" else name):
             if shapes.get(source) == tuple(parameter.shape):
-                parameter.copy_(torch.from_numpy(old.tensor(source).copy()))
+                parameter.copy_(torch.from_numpy(old.tensor(source)))
                 break
 
 

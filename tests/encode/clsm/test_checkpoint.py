@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from rbegir._native import _core
+from rbegir.base import mapping
 from rbegir.encode import directory
 from rbegir.encode.clsm.checkpoint import CONFIG, WEIGHTS, Checkpoint, read, write
 from rbegir.encode.clsm.presets import PRESETS, ModelConfig, random_tensors, tensor_shapes
@@ -30,6 +31,10 @@ EXTRA = {"training": {"epochs": 3, "rate": 0.001}, "note": "größe"}
 def saved(tmp_path: Path) -> Path:
     write(tmp_path / "model", TINY, random_tensors(TINY), EXTRA)
     return tmp_path / "model"
+
+
+def refused_link(*_: object) -> None:
+    raise OSError(18, "Invalid cross-device link")
 
 
 def forge(path: Path, change: dict[str, Any], *, remove: str | None = None) -> None:
@@ -78,7 +83,6 @@ def test_what_is_written_is_read(tmp_path: Path, name: str) -> None:
     for key, array in tensors.items():
         assert np.array_equal(got[key], array)
         assert np.array_equal(packaged[key], array)
-        assert not got[key].flags.owndata
     assert Checkpoint(tmp_path / "deep" / "down").fingerprint == fingerprint
     assert len(fingerprint) == 32
     assert sorted(os.listdir(tmp_path / "deep" / "down")) == [CONFIG, WEIGHTS]
@@ -158,6 +162,41 @@ def test_a_truncated_file_is_refused(saved: Path, keep: int) -> None:
     text = (saved / CONFIG).read_bytes()
     (saved / CONFIG).write_bytes(text[:keep])
     with pytest.raises(CorruptError, match=r"config.json is not what was written"):
+        Checkpoint(saved)
+
+
+USES: dict[str, Callable[[Checkpoint], object]] = {
+    "tensor": lambda opened: opened.tensor("keyword.conv.weight"),
+    "verify": Checkpoint.verify,
+    "save": lambda opened: opened.save(opened.path.parent / "copy"),
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+@pytest.mark.parametrize("kept", [0, 4096, -1])
+def test_a_file_that_is_truncated_while_it_is_open_is_refused(
+    saved: Path, monkeypatch: pytest.MonkeyPatch, use: Callable[[Checkpoint], object], kept: int
+) -> None:
+    monkeypatch.setattr(os, "link", refused_link)
+    opened = Checkpoint(saved)
+    opened.verify()
+    os.truncate(saved / WEIGHTS, kept if kept >= 0 else opened.file.size - 1)
+    with pytest.raises(CorruptError, match=r"was truncated while it was being read, or the disk cannot"):
+        use(opened)
+    assert [path for path in saved.parent.rglob("*") if path.is_file()] == [saved / CONFIG, saved / WEIGHTS]
+
+
+def test_a_file_that_is_truncated_while_it_is_opened_is_refused(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    map_ = mapping.Mapping
+
+    def late(file: int, size: int, **options: Any) -> mapping.Mapping:
+        os.truncate(saved / WEIGHTS, 100)
+        return map_(file, size, **options)
+
+    monkeypatch.setattr(mapping, "Mapping", late)
+    with pytest.raises(CorruptError, match=r"was truncated while it was being opened"):
         Checkpoint(saved)
 
 
@@ -393,10 +432,7 @@ def test_save_links_the_file_that_is_open(saved: Path, tmp_path: Path) -> None:
 def test_save_copies_where_links_are_refused(
     saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(*_: object) -> None:
-        raise OSError(18, "Invalid cross-device link")
-
-    monkeypatch.setattr(os, "link", refused)
+    monkeypatch.setattr(os, "link", refused_link)
     Checkpoint(saved).save(tmp_path / "copy")
     assert not (tmp_path / "copy" / WEIGHTS).samefile(saved / WEIGHTS)
     read(tmp_path / "copy")

@@ -86,7 +86,7 @@ def from_bytes(table: npt.NDArray[np.int8], scale: Array) -> Array:
 
 
 def read(path: str | os.PathLike[str]) -> tuple[ModelConfig, dict[str, Array], dict[str, Any]]:
-    """Configuration, memory-mapped tensors and the trainer's additions, every byte checked."""
+    """Configuration, tensors and the trainer's additions, every byte checked."""
     checkpoint = Checkpoint(path)
     checkpoint.verify()
     return checkpoint.config, {name: checkpoint.tensor(name) for name in checkpoint.shapes}, checkpoint.extra
@@ -107,22 +107,25 @@ class Checkpoint:
         self._check_header()
 
     def tensor(self, name: str) -> Array:
-        """A tensor in float32; a table of bytes is converted."""
+        """A copy of a tensor in float32; a table of bytes is converted."""
         array = self.stored(name)
-        return array if array.dtype == np.float32 else from_bytes(array, self.stored(scale_of(name)))
+        table = array.dtype == np.int8
+        copy: Array = from_bytes(array, self.stored(scale_of(name))) if table else array.copy()
+        self.file.check_intact()
+        return copy
 
-    def stored(self, name: str, *, guarded: bool = False) -> npt.NDArray[Any]:
+    def stored(self, name: str) -> npt.NDArray[Any]:
         """A tensor as `TensorFile.array` gives it; its checksum is verified the first time."""
-        array = self.file.array(name, guarded=guarded)
+        array = self.file.array(name)
         if name not in self._checked:
-            if _core.crc32c(self.file.array(name, guarded=True)) != self._weights["tensors"][name]:
+            if _core.crc32c(array) != self._weights["tensors"][name]:
                 raise self.file.corrupt(f"does not match its checksum in tensor {name!r}")
             self._checked.add(name)
         return array
 
     def verify(self) -> None:
         """Check every byte of the weights now."""
-        if _core.crc32c(self.file.data) != self._weights["crc32c"]:
+        if self.file.checksum() != self._weights["crc32c"]:
             for name in self.file.spans:
                 self.stored(name)
             raise self.file.corrupt("does not match its checksum")
@@ -136,7 +139,7 @@ class Checkpoint:
         weights, spans = self._weights, self.file.spans
         if self.file.size != weights["bytes"]:
             raise self.file.corrupt(f"should have {weights['bytes']} bytes, but has {self.file.size}")
-        if _core.crc32c(self.file.data[: self.file.data_start]) != weights["header_crc32c"]:
+        if self.file.checksum(self.file.data_start) != weights["header_crc32c"]:
             raise self.file.corrupt("does not match its checksum in the header")
         shapes = dict(self.shapes)
         for name, shape in self.shapes.items():

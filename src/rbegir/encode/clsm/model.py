@@ -117,12 +117,12 @@ class Model:
         own = {name.replace(".", ".out."): tensor for name, tensor in tensors.items()}  # query.out.weight, …
 
         def tensor(name: str) -> Floats:
-            return own[name] if name in own else self._stored.stored(name, guarded=True)
+            return own[name] if name in own else self._stored.stored(name)
 
         return partial(self._native(config, side, tensor).vectors, wordless=True)
 
     def tensor(self, name: str) -> npt.NDArray[np.float32]:
-        """A tensor by the name it has in the checkpoint (`presets`), read-only."""
+        """A copy of a tensor by the name it has in the checkpoint (`presets`)."""
         return self._stored.tensor(name)
 
     def encode_queries(self, texts: TextInput) -> Codes:
@@ -170,7 +170,7 @@ class Model:
         stored = self._stored
         with self._lock:
             if side not in self._encoders and self._device == "cpu":
-                self._encoders[side] = self._native(self.config, side, partial(stored.stored, guarded=True))
+                self._encoders[side] = self._native(self.config, side, stored.stored)
             elif side not in self._encoders:
                 made = TorchSide.load(self.config, side, stored.tensor, self._device, self._threads)
                 self._encoders[side] = made

@@ -145,7 +145,7 @@ class TorchSide:
             network = TwoTower(config)
         owners = (f"{side}.", f"{tower_of(config, side)}.")
         state = {
-            name: torch.from_numpy(np.array(tensor(name))).to(device)
+            name: torch.from_numpy(tensor(name)).to(device)
             for name in presets.tensor_shapes(config)
             if name.startswith(owners)
         }
