@@ -182,11 +182,9 @@ def gather(request: Request, data: Dataset) -> Json:
         earlier = read_results(path)
         if earlier["dataset"] == result["dataset"]:
             fresh = {run["row"]: run for run in found if run["row"] in request.rows}
-            kept = [run for run in earlier["runs"] if run["row"] not in fresh]
-            every = sorted(
-                [*kept, *fresh.values()], key=lambda run: runs.path_of(path, run["row"], run["seed"])
-            )
-            result = {**earlier, "runs": every}
+            merged = [*fresh.values(), *(run for run in earlier["runs"] if run["row"] not in fresh)]
+            merged.sort(key=lambda run: runs.path_of(path, run["row"], run["seed"]))
+            result = {**earlier, "runs": merged}
     try:
         request.out.mkdir(parents=True, exist_ok=True)
         with disk.staged(path) as stage:
