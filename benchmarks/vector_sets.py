@@ -154,10 +154,6 @@ def title_task(runner: Runner, vectors: Any, queries: Any, relevant: np.ndarray,
         (runner.out / "accuracy-title-task.json").write_text(json.dumps(result, indent=1) + "\n")
 
 
-def _key(row: dict[str, Any]) -> tuple[Any, ...]:
-    return row["method"], row["budget_bytes"], row["seed"]
-
-
 def merge(source: Path, out: Path) -> None:
     """Add rows that OUT does not hold yet to its files, with the machines they were measured on.
 
@@ -171,11 +167,11 @@ def merge(source: Path, out: Path) -> None:
         result = json.loads(target.read_text())
         if result["vectors"] != added["vectors"]:
             raise SystemExit(f"{path} holds figures of other vectors than {target}")
-        fresh = {_key(row): row for row in added["cells"]}
+        fresh = {accuracy.key(row): row for row in added["cells"]}
         for row in result["cells"]:
             if "metric" in row:
-                fresh.pop(_key(row), None)
-        kept = [(row, result["hosts"]) for row in result["cells"] if _key(row) not in fresh]
+                fresh.pop(accuracy.key(row), None)
+        kept = [(row, result["hosts"]) for row in result["cells"] if accuracy.key(row) not in fresh]
         every = kept + [(row, added["hosts"]) for row in fresh.values()]
         machines = list({id(hosts[row["host"]]): hosts[row["host"]] for row, hosts in every}.values())
         place = {id(host): at for at, host in enumerate(machines)}

@@ -21,7 +21,7 @@ import plan_figures
 from plan_figures import RESULTS, ROOT, load
 
 from rbegir.errors import InputError
-from rbegir.lab.bench.accuracy import spread
+from rbegir.lab.bench.accuracy import key, spread
 from rbegir.lab.bench.host import cpu_name
 from rbegir.lab.figures import Json, Stat, big, environment
 from rbegir.lab.plan import Wish, plan
@@ -90,6 +90,7 @@ WISHES = (
 
 SINCE_DIGITS = "2026-11-18T13:49"  # from then on, many bits per dimension may be digits
 DIGITS = 5  # bits per dimension from which they are tried
+ELSEWHERE = {"a59eacd2e65d", "3419cbe90678"}  # commits that results name and this repository does not hold
 
 
 def render(template: str, **figures: Any) -> str:
@@ -103,8 +104,8 @@ def between_marks(path: Path, text: str) -> str:
 
 
 def unclean(*commits: str | None) -> str:
-    """A mark for figures that no commit can repeat: measured from changed files or from an unknown commit."""
-    return " ‡" if any(commit is None or commit.endswith("+") for commit in commits) else ""
+    """A mark for figures that no commit here can repeat: measured from changed files or from another commit."""
+    return " ‡" if any(c is None or c.endswith("+") or c in ELSEWHERE for c in commits) else ""
 
 
 def benchmarks() -> Json:
@@ -237,7 +238,10 @@ def vectors() -> Json:
     def leads() -> Iterator[Json]:
         """For each set and size, the leads over the best peer of that size, and over a better larger one."""
         for name, (title, usual) in VECTOR_SETS.items():
+            dims = results[name]["vectors"]["dims"]
             for size in budgets(name):
+                rivals = ("rq", "opq") if size <= dims else ("rq",)  # OPQ has at most a byte per dimension
+                unknown = [METHODS[m].split(",")[0] for m in rivals if at(name, m, size) is None]
                 fits, best = best_peer(name, size, size), best_peer(name, size)
                 for peer in (fits, best) if best != fits else (fits,):
                     if peer is None:
@@ -246,11 +250,28 @@ def vectors() -> Json:
                     one = {"title": title, "bytes": size, "peer": peer, "marks": marks(name, peer)}
                     yield {
                         **one,
+                        "unknown": unknown,
                         "usual": size == usual,
                         "own": marks(name, at(name, "binarizer", size)),
                         "plain": peer["ahead"],
                         "reranked": reranked,
                     }
+
+    def faster(*peers: str) -> Json:
+        """How many runs of peers encoded faster than the Binarizer did with the same vectors, bytes and seed."""
+        ratios = []
+        for result in results.values():
+            speed = {key(c): c["encode_per_s"] for c in result["cells"]}
+            ratios += [
+                own / speed["binarizer", size, seed]
+                for (method, size, seed), own in speed.items()
+                if method in peers and ("binarizer", size, seed) in speed
+            ]
+        return {
+            "runs": len(ratios),
+            "faster": sum(ratio > 1 for ratio in ratios),
+            "tenfold": sum(ratio >= 10 for ratio in ratios),
+        }
 
     def compared(name: str) -> list[str]:
         """Methods in the table of all sizes: the default Binarizer and the peers."""
@@ -271,6 +292,7 @@ def vectors() -> Json:
         "half_width": half_width,
         "best_peer": best_peer,
         "leads": list(leads()),
+        "faster": faster("pq", "rabitq", "turbovec"),
         "short": lambda method: METHODS[method.removesuffix("_16").removesuffix("_32")].split(",")[0],
         "compared": compared,
         "mean": lambda rows, key: statistics.fmean(row[key] for row in rows),

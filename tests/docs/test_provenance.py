@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import runpy
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -86,6 +88,24 @@ def test_a_result_says_where_it_comes_from(path: Path) -> None:
     assert lacking(path.stem, json.loads(path.read_text())) == set(LACKING.get(path.stem, ())), (
         "measure it again from a clean tree; if it lacks less than before, shorten LACKING"
     )
+
+
+def test_commits_that_this_repository_does_not_hold_are_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    root = RESULTS.parents[1]
+    monkeypatch.syspath_prepend(root / "tools")
+    elsewhere = runpy.run_path(str(root / "tools" / "pages.py"))["ELSEWHERE"]
+    results = [json.loads(path.read_text()) for path in RESULTS.glob("*.json")]
+    named = {commit.removesuffix("+") for result in results for commit in commits(result) if commit}
+    assert elsewhere <= named
+
+    def git(*command: str, given: str = "") -> str:
+        done = subprocess.run(["git", *command], cwd=root, input=given, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    if git("rev-parse", "--is-shallow-repository") == "false":  # only a full clone can tell
+        found = git("cat-file", "--batch-check", given="\n".join(f"{name}^{{commit}}" for name in named))
+        missing = {line.split("^")[0] for line in found.splitlines() if line.endswith(" missing")}
+        assert missing == elsewhere
 
 
 def test_only_results_that_exist_are_excused() -> None:

@@ -249,6 +249,26 @@ def test_a_row_is_written_before_wider_beams_are_encoded(
     assert [row["method"] for row in json.loads(out.read_text())["cells"]] == ["rq", "rq_16"]
 
 
+def test_a_run_that_ended_between_beams_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = np.random.default_rng(0).standard_normal((1200, 16)).astype(np.float32)
+    monkeypatch.setattr(quantizers, "_device", lambda: "cpu")
+    options: dict[str, Any] = {"query_count": 20, "methods": ("rq",), "bits": (), "byte_budgets": (2,)}
+    whole = accuracy.measure(vectors, **options)["cells"]
+    for last in range(3):  # the row after which the run ends
+
+        def end(row: dict[str, Any], last: str = whole[last]["method"]) -> None:
+            if row["method"] == last:
+                raise KeyboardInterrupt
+
+        out = tmp_path / f"{last}.json"
+        with pytest.raises(KeyboardInterrupt):
+            accuracy.measure(vectors, **options, out=out, report=end)
+        cells = accuracy.measure(vectors, **options, out=out)["cells"]
+        assert [row["method"] for row in cells] == ["rq", "rq_16", "rq_32"]
+        assert [row["recall@10"] for row in cells] == [row["recall@10"] for row in whole]
+        assert {row["host"] for row in cells} == ({0} if last == 2 else {1}), "of one training"
+
+
 def test_bad_arguments() -> None:
     few = np.ones((30, 8), np.float32)
     with pytest.raises(InputError, match="30 vectors are too few to draw 20 queries from"):

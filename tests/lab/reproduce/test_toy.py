@@ -64,6 +64,28 @@ def test_it_goes_on_where_it_was(request_: Request, result: Json, tmp_path: Path
     )
 
 
+def test_baselines_are_replaced_in_a_result_of_another_machine(
+    request_: Request, result: Json, tmp_path: Path
+) -> None:
+    given = json.loads(job.dumps(result))
+    given["device"] = "a card"
+    for run in given["runs"]:
+        run["identity"] = "of another recipe"
+    (tmp_path / "results.json").write_text(job.dumps(given))
+    alone = replace(request_, out=tmp_path, rows=("bm25",))
+    made = make(alone, lambda line: None)
+    assert made == read_results(tmp_path / "results.json")
+    fresh = next(run for run in result["runs"] if run["row"] == "bm25")  # type: ignore[attr-defined]
+    got = next(run for run in made["runs"] if run["row"] == "bm25")
+    assert {**got, "host": None} == {**fresh, "host": None}
+    assert got["host"]["cpus"] > 0
+    kept = [run if run["row"] != "bm25" else got for run in given["runs"]]
+    assert made == {**given, "runs": kept}, "models keep their figures, and their card its name"
+    given["dataset"]["corpus"] += 1
+    (tmp_path / "results.json").write_text(job.dumps(given))
+    assert [run["row"] for run in make(alone, lambda line: None)["runs"]] == ["bm25"]
+
+
 def test_results_survive_an_end_in_the_middle_of_a_write(
     request_: Request, result: Json, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,8 +12,8 @@ each peer. `quantizers` says what peers store and how they are scored; the Binar
 3-bit) integers (`binarizer_reranked`: then a few hundred candidates with float32 queries). A budget in bits
 per dimension rounds dimensions up to a multiple of 64.
 
-With `out`, the result is written after every row, and rows that the file already holds are not measured
-again: a stopped run resumes, and sizes or seeds can be added on another machine (`hosts` lists them).
+With `out`, the result is written after every row. Methods whose rows the file holds are not measured again,
+so a stopped run resumes, and sizes or seeds can be added on another machine (`hosts` lists them).
 """
 
 import json
@@ -31,7 +31,7 @@ from rbegir.codes.planes import WORD
 from rbegir.encode.binarizer.vectors import as_rows, sample, unit_blocks
 from rbegir.errors import FileError, InputError
 from rbegir.lab.bench.host import Progress, describe, quiet
-from rbegir.lab.bench.quantizers import PEERS, Outcome, binarized, top
+from rbegir.lab.bench.quantizers import BEAMS, PEERS, Outcome, binarized, top
 from rbegir.lab.figures import Json, Stat
 from rbegir.search.partition import recall_of
 
@@ -90,9 +90,11 @@ def measure(
     result |= {"host": host, "hosts": [*result["hosts"], host], "about": about or result["about"]}
     rows: list[Json] = result["cells"]
     result["summary"] = summary(rows)
-    have = {(row["method"], row["budget_bytes"], row["seed"]) for row in rows}
+    have = set(map(key, rows))
     for seed in range(seeds):
-        wanted = [(m, size) for size in budgets for m in methods if (m, size, seed) not in have]
+        wanted = [
+            (m, size) for size in budgets for m in methods if not {(n, size, seed) for n in names(m)} <= have
+        ]
         if not wanted or time.perf_counter() > until:
             continue
         drawn = draw(known, asked, seed, query_count, train_rows, search_rows, apart)
@@ -107,13 +109,24 @@ def measure(
             if time.perf_counter() > until:
                 break
             for row in _rows(method, drawn, size, seed):
-                rows.append({**row, "host": len(result["hosts"]) - 1})
+                others = [one for one in rows if key(one) != key(row)]
+                rows[:] = [*others, {**row, "host": len(result["hosts"]) - 1}]
                 result["summary"] = summary(rows)
                 if out is not None:
                     with disk.staged(out) as stage:
                         stage.write_text(json.dumps(result, indent=1) + "\n")
                 report(row)
     return result
+
+
+def key(row: Json) -> tuple[str, int, int]:
+    """What a row is of: a result has one of each."""
+    return row["method"], row["budget_bytes"], row["seed"]
+
+
+def names(method: str) -> list[str]:
+    """The rows that a method makes of a size: one, and one per wider encoding beam."""
+    return [method, *(f"{method}_{beam}" for beam in BEAMS if method == "rq")]
 
 
 class Drawn(NamedTuple):

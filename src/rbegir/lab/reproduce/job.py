@@ -158,7 +158,11 @@ def _run(group: list[ReproduceJob]) -> list[str]:
 
 
 def gather(request: Request, data: Dataset) -> Json:
-    """All runs under `out` that are of this data and scale, as one result, written beside them."""
+    """All runs under `out` that are of this data and scale, as one result, written beside them.
+
+    A request for baselines alone only replaces them in the result that is there, whatever its models are of.
+    """
+    path = request.out / RESULTS
     known = {**dict.fromkeys(runs.BASELINES), **{row.name: row for row in rows(request.scale)}}
     every = (runs.read(path) for path in sorted((request.out / "runs").glob("*.json")))
     found = [
@@ -174,12 +178,19 @@ def gather(request: Request, data: Dataset) -> Json:
         "dataset": data.describe(),
         "runs": found,
     }
+    if request.rows and set(request.rows) <= set(runs.BASELINES) and path.exists():
+        earlier = read_results(path)
+        if earlier["dataset"] == result["dataset"]:
+            fresh = {run["row"]: run for run in found if run["row"] in request.rows}
+            merged = [*fresh.values(), *(run for run in earlier["runs"] if run["row"] not in fresh)]
+            merged.sort(key=lambda run: runs.path_of(path, run["row"], run["seed"]))
+            result = {**earlier, "runs": merged}
     try:
         request.out.mkdir(parents=True, exist_ok=True)
-        with disk.staged(request.out / RESULTS) as stage:
+        with disk.staged(path) as stage:
             stage.write_text(dumps(result))
     except OSError as error:
-        raise FileError(f"cannot write {request.out / RESULTS}: {error.strerror}") from None
+        raise FileError(f"cannot write {path}: {error.strerror}") from None
     return result
 
 

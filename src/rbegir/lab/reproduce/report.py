@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from rbegir.errors import needing
 from rbegir.lab.bench.host import cpu_name
-from rbegir.lab.figures import Json, Stat, environment, interval
+from rbegir.lab.figures import Json, Stat, environment, interval, stat
 from rbegir.lab.reproduce import paper
 from rbegir.lab.reproduce.dataset import HEADLINE
 from rbegir.lab.reproduce.results import Results, short, shown
@@ -25,7 +25,7 @@ from rbegir.lab.reproduce.rows import OTHER_GAMMAS, OTHER_RECIPES, PAPER, PLAIN,
 from rbegir.lab.reproduce.tables import ALL, tables_of
 
 BEST_FLOAT = "m_1, 10 epochs, 20 % feature dropout"  # the best float model that was found
-LEVEL = 0.003  # of recall@10: one and a half standard deviations between seeds
+GAP = ("rbe_star", "m_3", "m_1")  # the models of the headline's lift
 SEEDS = 3  # per figure, if there are enough
 VERDICTS = {  # of orderings that are not simply held
     "reversed": ("reversed", "reversed, one seed"),
@@ -50,10 +50,10 @@ def page(result: Json, pictures: bool = True, gpu: Json | None = None) -> str:
         },
         paper=paper,
         paper_differences=sorted(abs(a - b) for a, b in paper.BINARISATION.values()),
-        level=LEVEL,
         headline=HEADLINE,
         plain=PLAIN,
         short=short,
+        shown=shown,
         under=under,
     )
 
@@ -105,6 +105,7 @@ def section(result: Json, gpu: Json | None = None) -> Json:
         for name, verdicts in VERDICTS.items():
             table[name] = [order["claim"] for order in table["orderings"] if order["verdict"] in verdicts]
     by_key = {table["table"]: table for table in tables}
+    rows = {shown(run["row"]): run["row"] for run in result["runs"]}
     whole = result["host"].get("commit")
     commits = [(run["row"], str(run.get("commit", whole) or "unknown+")) for run in result["runs"]]
     changed = {shown(row) for row, commit in commits if commit.endswith("+")}
@@ -126,6 +127,7 @@ def section(result: Json, gpu: Json | None = None) -> Json:
         "slices": slices(results),
         "losses": losses(results, by_key["3"]),
         "by_gamma": by_gamma(results),
+        "chosen_gamma": with_chosen_gamma(results),
         "commits": Counter(commit for _, commit in commits).most_common(),
         "changed": changed,
         "clean": sorted({shown(row) for row, _ in commits} - changed),
@@ -135,6 +137,7 @@ def section(result: Json, gpu: Json | None = None) -> Json:
             default=None,
         ),
         "rivals": {query: best_of(by_key["bytes"], query, quantised=True) for query in ("3 bits", "float")},
+        "ahead": lambda model, quantiser, query: ahead(results, rows[model], quantiser, query),
     }
 
 
@@ -142,15 +145,34 @@ def by_gamma(results: Results) -> list[Json]:
     """The lift of rbe* under the paper's recipe for each γ, and the mean held-out ROC AUC of three models."""
     made = []
     for recipe in (PAPER, *OTHER_GAMMAS):
-        rows = {model: under(recipe, model) for model in ("rbe_star", "m_3", "m_1")}
+        rows = {model: under(recipe, model) for model in GAP}
         lift = results.lift(*rows.values())
         if lift is not None:
             kept = {
                 model: fmean(run["history"][run["best_epoch"] - 1]["roc_auc"] for run in results.runs(row))
                 for model, row in rows.items()
             }
-            made.append({"gamma": OTHER_RECIPES[recipe].gamma, "lift": lift, **kept})
+            made.append({"gamma": OTHER_RECIPES[recipe].gamma, "recipe": recipe, "lift": lift, **kept})
     return sorted(made, key=lambda found: found["gamma"])
+
+
+def with_chosen_gamma(results: Results) -> Stat | None:
+    """The lift of rbe* if each of the three models has the γ with its best held-out ROC AUC."""
+    found = by_gamma(results)
+    best = {model: max(found, key=lambda one: one[model])["recipe"] for model in GAP if found}
+    return results.lift(*(under(recipe, model) for model, recipe in best.items())) if best else None
+
+
+def ahead(results: Results, row: str, quantiser: str, query: str) -> Stat | None:
+    """Recall@10 of a model minus that of a quantiser of m_1's vectors, seed by seed."""
+    theirs = {
+        run["seed"]: one["recall@10"]["value"]
+        for run in results.runs("m_1")
+        for one in run["studies"].get("quantisers", ())
+        if (one["name"], one["query"]) == (quantiser, query)
+    }
+    ours = {run["seed"]: run["figures"]["recall@10"]["value"] for run in results.runs(row)}
+    return stat(ours[seed] - theirs[seed] for seed in ours.keys() & theirs.keys())
 
 
 def slices(results: Results) -> list[Json]:

@@ -22,7 +22,7 @@ import torch
 from rbegir.base import disk
 from rbegir.errors import CorruptError, FileError
 from rbegir.evaluate.scorers import BM25, TriletterCosine
-from rbegir.lab.bench.host import commit
+from rbegir.lab.bench.host import commit, describe
 from rbegir.lab.figures import Json
 from rbegir.lab.reproduce import equal_bytes, testbed
 from rbegir.lab.reproduce.dataset import Dataset, load, sample_rows
@@ -86,6 +86,7 @@ class Laboratory:
             figures = testbed.baseline(BASELINES[name], self._data)
             digest = identity(None, 0, self._data, self._scale)
             made = {"row": name, "seed": 0, **figures, "identity": digest, "commit": commit()}
+            made["host"] = describe(("pyarrow",))  # no GPU is needed, so it may differ from that of models
             write(self._out, made)
             yield f"{name} ({time.time() - began:.0f} s)"
             return
