@@ -20,6 +20,8 @@ cached from state to state; each state masks its deleted keywords. The tenants s
 KEPT_TENANTS of them, in KEPT_BYTES or a byte per keyword of the index, whichever is more.
 """
 
+from __future__ import annotations
+
 import threading
 from collections.abc import Iterable
 from dataclasses import replace

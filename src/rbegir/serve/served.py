@@ -1,4 +1,7 @@
-"""What a service serves, and its hits explained.
+"""What the service asks of an index that it serves, an `rbegir.Index` or `rbegir.Cluster`; hits explained.
+
+All calls block and may come from several threads at once; changes come from one thread, and `compact` from
+another.
 
 `explain` shows the bits of a hit and how its rank changes plane by plane. `planes` are the bits of a code as
 hexadecimal strings (see `wire.search`). `ranks[t−1]` is the rank of the keyword, among all that pass the
@@ -6,24 +9,49 @@ filter, if keywords are scored by their first t planes only. The last one is its
 is its place in the result unless hits are reranked or one per item. Ranks beyond the best DEPTH are null.
 """
 
-from typing import TYPE_CHECKING, Any, Union
+from collections.abc import Sequence
+from typing import Any, Protocol, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from rbegir.codes.planes import Codes
+from rbegir.encode.encoder import Encoder
 from rbegir.search.hits import Hits
-from rbegir.search.request import Filters, SearchRequest
+from rbegir.search.request import Filters, SearchOptions, SearchRequest, Tenant, Where
 from rbegir.wire.search import hex_planes
 
-if TYPE_CHECKING:
-    from rbegir.cluster.client import Cluster
-    from rbegir.index.store import Index
-
 DEPTH = 10_000
-ServedIndex = Union["Index", "Cluster"]
-"""What a service serves. Calls block and may come from several threads at once; changes come from one
-thread, and `compact` from another."""
+
+
+class ServedIndex(Protocol):
+    """The methods of `rbegir.Index` that a service needs."""
+
+    @property
+    def model(self) -> Encoder: ...
+    def __len__(self) -> int: ...
+    def search(
+        self,
+        queries: str | Sequence[str] | npt.NDArray[Any],
+        k: int | None = 10,
+        **options: Unpack[SearchOptions],
+    ) -> Hits: ...
+    def search_codes(
+        self, codes: Codes | npt.NDArray[Any], k: int | None = 10, **options: Unpack[SearchOptions]
+    ) -> Hits: ...
+    def upsert(self, texts: Sequence[str], ids: Any, attributes: Any = None) -> npt.NDArray[Any]: ...
+    def update(self, ids: Any, attributes: Any) -> int: ...
+    def delete(self, ids: Any = None, *, where: Where = None, tenant: Tenant = None) -> int: ...
+    def count(self, where: Where = None, *, tenant: Tenant = None) -> int: ...
+    def get(self, ids: Any) -> list[dict[str, Any] | None]: ...
+    def codes(self, ids: Any) -> Codes: ...
+    def coarse_rows(
+        self, queries: npt.NDArray[np.int16], k: int, *, planes: int, **filters: Unpack[Filters]
+    ) -> npt.NDArray[np.int64]: ...
+    def info(self) -> dict[str, Any]: ...
+    def compact(self) -> None: ...
+    def refresh(self) -> None: ...
+    def close(self) -> None: ...
 
 
 def explain(

@@ -105,7 +105,7 @@ def section(result: Json, gpu: Json | None = None) -> Json:
         for name, verdicts in VERDICTS.items():
             table[name] = [order["claim"] for order in table["orderings"] if order["verdict"] in verdicts]
     by_key = {table["table"]: table for table in tables}
-    rows = {shown(run["row"]): run["row"] for run in result["runs"]}
+    by_name = {shown(run["row"]): run["row"] for run in result["runs"]}
     whole = result["host"].get("commit")
     commits = [(run["row"], str(run.get("commit", whole) or "unknown+")) for run in result["runs"]]
     changed = {shown(row) for row, commit in commits if commit.endswith("+")}
@@ -137,7 +137,7 @@ def section(result: Json, gpu: Json | None = None) -> Json:
             default=None,
         ),
         "rivals": {query: best_of(by_key["bytes"], query, quantised=True) for query in ("3 bits", "float")},
-        "ahead": lambda model, quantiser, query: ahead(results, rows[model], quantiser, query),
+        "ahead": lambda model, quantiser, query: ahead(results, by_name[model], quantiser, query),
     }
 
 
