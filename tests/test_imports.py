@@ -1,7 +1,6 @@
 """The architecture, as a test of the imports: which package may import which.
 
-Imports are read with `ast`, those inside functions too. What is imported only for type checking does not run
-and is not counted.
+Imports are read with `ast`: those inside functions and those for type checking too.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ def package_of(module: str) -> str:
 
 
 def imports(module: str, *, at_import: bool = False) -> Iterator[str]:
-    """The names of the modules that a module imports, with `at_import` only those outside functions."""
+    """The names of the modules that a module imports; with `at_import` only what runs when it is imported."""
     found: list[ast.AST] = [ast.parse(MODULES[module].read_text(encoding="utf-8"))]
     while found:
         node = found.pop()
-        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
-            found += node.orelse
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and at_import:
+        if at_import and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             continue
+        elif at_import and isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            found += node.orelse
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
