@@ -10,7 +10,7 @@ import pytest
 from rbegir._native import _core
 from rbegir.encode.binarizer import Binarizer, learn
 from rbegir.encode.binarizer import vectors as products
-from rbegir.encode.binarizer.binarizer import Choice
+from rbegir.encode.binarizer.binarizer import PLAIN, Choice
 from rbegir.encode.binarizer.learn import GAUSSIAN_STEP, SPREAD, odd
 from tests.isa import every_isa
 
@@ -23,7 +23,7 @@ def vectors(count: int, dims: int, seed: int = 0) -> np.ndarray:
 def fitted(dims: int, **settings: int | None) -> Binarizer:
     binarizer = Binarizer(dims, rounds=3, **settings).fit(vectors(800, dims, seed=1))
     if digits := learn.digit_count(dims, *binarizer.shape_):  # whatever fitting chose
-        choice = Choice(binarizer.shape_, 0.0, learn.ALONG, digits)
+        choice = Choice(binarizer.shape_, 0.0, *PLAIN, digits)
         binarizer._learn(vectors(800, dims, seed=1), None, choice, 3, lambda share: None)
         assert len(binarizer.learned_.steps)
     return binarizer

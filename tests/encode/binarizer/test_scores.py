@@ -13,7 +13,7 @@ import pytest
 import rbegir
 from rbegir.codes.planes import Codes
 from rbegir.codes.score import cosines, keys
-from rbegir.encode.binarizer.binarizer import KIND
+from rbegir.encode.binarizer.binarizer import KIND, PLAIN
 from rbegir.encode.binarizer.scores import Scoring, calibrated, knots
 from rbegir.encode.binarizer.vectors import METRICS
 from rbegir.errors import CorruptError, InputError, VersionError
@@ -293,6 +293,36 @@ def test_shapes_that_are_close_are_compared_as_they_would_be_kept(monkeypatch: p
     chosen = rbegir.Binarizer(bytes=16, moves=30, rounds=3).fit(vectors)
     assert (chosen.n, chosen.keyword_planes) == (64, 2)
     assert chosen.expected["recall@10"] == found[64, False]
+
+
+def test_a_low_rate_takes_the_whole_mean_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With less than 1 bit per dimension, no bit is spent on what all vectors have in common."""
+    centres = np.random.default_rng(9).standard_normal((60, 96)) * 0.6 + 0.8
+
+    def world(count: int, seed: int) -> np.ndarray:
+        rng = np.random.default_rng(seed)
+        spread = rng.standard_normal((count, 96)) * np.arange(1, 97) ** -0.5 * 2
+        x = centres[rng.integers(0, 60, count)] + spread
+        return np.asarray(x / np.linalg.norm(x, axis=1, keepdims=True), np.float32)
+
+    rows, others, queries = world(1500, 1), world(2000, 2), world(300, 3)
+    best = np.argsort(-queries @ others.T, axis=1)[:, :10]
+
+    def recall(binarizer: rbegir.Binarizer) -> float:
+        met = keys(binarizer.encode_queries(queries).values(), binarizer.encode_keywords(others))
+        found = np.argsort(-met, axis=1)[:, :10]
+        return float(np.mean(found[:, :, None] == best[:, None, :]) * 10)
+
+    def fitted() -> rbegir.Binarizer:
+        return rbegir.Binarizer(n=64, keyword_planes=1, rounds=3, moves=20).fit(rows)
+
+    chosen = fitted()
+    mean = np.linalg.norm(rows.mean(axis=0))
+    assert np.linalg.norm(chosen.learned_.mean) == pytest.approx(mean, rel=0.01)
+    monkeypatch.setattr("rbegir.encode.binarizer.binarizer.LOW_RATE", (PLAIN,))
+    plain = fitted()
+    assert np.linalg.norm(plain.learned_.mean) == pytest.approx(0.7 * mean, rel=0.01)
+    assert recall(chosen) > recall(plain) + 0.015
 
 
 def test_progress_is_that_of_all_the_work() -> None:

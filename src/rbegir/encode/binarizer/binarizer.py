@@ -66,7 +66,9 @@ TRIAL_ROWS, TRIAL_ROUNDS = MANY, 3  # of each choice that fitting tries
 CLOSE = 0.03  # shapes this near each other in recall are compared again, on all rows with all rounds
 AHEAD = 0.01  # how much more recall a choice needs to replace the plain one: about the error of a trial
 BENDS = 0.0, 0.25  # κ of `vectors.Space` that fitting tries
-ONE_PLANE_ALONG = learn.ALONG, 2 * learn.ALONG  # w that fitting tries for codes of one plane
+PLAIN = learn.ALONG, learn.CENTRED  # w of errors along the vector, and the share of the mean taken away
+ONE_PLANE = PLAIN, (2 * learn.ALONG, learn.CENTRED)  # that fitting tries for codes of one plane
+LOW_RATE = PLAIN, (learn.ALONG, 1.0), (2.0, 1.0)  # that it tries for those with up to 1 bit per dimension
 
 Notify = Callable[[float], None]
 
@@ -77,6 +79,7 @@ class Choice(NamedTuple):
     shape: tuple[int, int]  # n and planes
     bend: float  # κ of `vectors.Space`
     weight: float  # w of errors along the vector
+    centred: float  # share of the mean that is taken away
     digits: int  # that write a number, or 0
 
 
@@ -347,12 +350,20 @@ class Binarizer:
         bends = BENDS if self.metric == "l2" else (0.0,)
         may_digits = self.rounds > 0 and self.metric == "cosine"  # others need lengths
         return [
-            Choice(shape, bend, weight, digits)
+            Choice(shape, bend, *terms, digits)
             for shape in possible
             for bend in bends
-            for weight in (ONE_PLANE_ALONG if self.bytes is not None and shape[1] == 1 else (learn.ALONG,))
+            for terms in self._terms(dims, *shape)
             for digits in sorted({0, learn.digit_count(dims, *shape) if may_digits else 0})
         ]
+
+    def _terms(self, dims: int, n: int, planes: int) -> tuple[tuple[float, float], ...]:
+        """The pairs of w and the share of the mean that fitting tries for a shape, the plain one first."""
+        if planes > 1 or self.rounds == 0:
+            return (PLAIN,)
+        if n <= dims:
+            return LOW_RATE
+        return ONE_PLANE if self.bytes is not None else (PLAIN,)
 
     def _best(self, seen: Floats, asked: Floats | None, notify: Notify) -> "Binarizer":
         """A copy fitted with the choice that finds most among held-out rows.
@@ -411,7 +422,7 @@ class Binarizer:
         rows = np.delete(seen, order[:held], axis=0) if held else seen
         space = Space.fit(self.metric, rows, choice.bend)
         keywords, queries = space.keywords(rows), space.queries(rows)
-        centre = (learn.CENTRED * keywords.mean(axis=0, dtype=np.float64)).astype(np.float32)
+        centre = (choice.centred * keywords.mean(axis=0, dtype=np.float64)).astype(np.float32)
         likely = queries if asked is None else space.queries(asked)
         moment = learn.second_moment(likely, around_mean=self.metric != "l2")
         relative = self.metric != "cosine"

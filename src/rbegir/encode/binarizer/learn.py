@@ -21,8 +21,9 @@ the keyword z of `vectors.Space`, and the x beside it its own vector as a query,
 the shortfall grows with them: (y·(z − ẑ) − r·y·z)², r the relative shortfall, instead of one c for all.
 
 What is coded is x − 0.7·mean. Subtracting the whole mean leaves lengths that differ, which b/‖b‖ represents
-badly; subtracting nothing spends bits on what all vectors have in common. Any centre gives the same order,
-because q·(x − centre) differs from q·x by a number that depends on the query only. Then, by turns:
+badly; subtracting nothing spends bits on what all vectors have in common. With one plane and at most 1 bit
+per dimension, the whole mean and w = 2 are often better, so fitting tries them. Any centre gives the same
+order, because q·(x − centre) differs from q·x by a number that depends on the query only. Then, by turns:
 
     codes   given A: `_core.refine`, a search over all bits together
     A       given the codes: least squares, x ≈ A·b/‖b‖ over the sample, with a ridge for small samples
