@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import itertools
+import operator
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
@@ -241,6 +242,34 @@ def test_columns_of_every_segment(index: Index) -> None:
     assert _passing(index, "id in (3, 5) or text = 't7'") == [3, 5, 7]
     assert _passing(index, '"odd ""name""" < 3') == [0, 1, 2]
     assert _passing(index, 'small = "odd ""name"""') == [i for i, r in enumerate(ROWS) if r["small"] == i]
+
+
+def test_both_zeros_of_floats_are_zero(tmp_path: Path) -> None:
+    with Index.create(tmp_path / "x.rbe", HashEncoder()) as index:
+        index.add(["a", "b", "c"], attributes={"x": [0.0, -0.0, 1.0]})
+        for zero in ("0", "-0.0"):
+            assert _passing(index, f"x = {zero}") == _passing(index, f"x in ({zero}, 7)") == [0, 1]
+            assert _passing(index, f"x not in ({zero})") == [2]
+
+
+def test_columns_of_different_numbers(tmp_path: Path) -> None:
+    columns = {
+        "whole": pa.array([2**24 + 1, -1, 5, 2**40], pa.int64()),
+        "single": pa.array([2**24, -1, 5, None], pa.float32()),
+        "double": pa.array([2.0**24, -1.5, 5, 2.0**40]),
+        "unsigned": pa.array([2**64 - 1, 2**64 - 1, 5, 2**40], pa.uint64()),
+    }
+    rows = pa.table(columns).to_pylist()
+    meanings = {"=": operator.eq, "!=": operator.ne, "<": operator.lt, ">=": operator.ge}
+    with Index.create(tmp_path / "x.rbe", HashEncoder()) as index:
+        index.add(["a", "b", "c", "d"], attributes=columns)
+        pairs = [pair for pair in itertools.permutations(columns, 2) if set(pair) != {"unsigned", "double"}]
+        for (one, other), (op, meaning) in itertools.product(pairs, meanings.items()):
+            if {one, other} == {"unsigned", "single"}:
+                continue  # 2⁶⁴ − 1 is no float
+            values = [(row[one], row[other]) for row in rows]
+            wanted = [i for i, both in enumerate(values) if None not in both and meaning(*both)]
+            assert _passing(index, f"{one} {op} {other}") == wanted
 
 
 def test_arrow_expressions(index: Index) -> None:
