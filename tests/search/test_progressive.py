@@ -93,11 +93,3 @@ def test_refuses(backend) -> None:
     ):
         with pytest.raises(InputError, match=message):
             backend(64, 2).search_progressive(parts, values, 5, **settings)
-    for positions, message in (
-        (np.zeros((1, 3)), r"positions must be an int64 array \[1, m\], got float64"),
-        (np.zeros((2, 3), np.int64), r"positions must have shape \[1, m\], got \[2, 3\]"),
-        (np.array([[100]]), "positions must be from 0 to 99, got 100 to 100"),
-        (np.array([[-1, 5]]), "positions must be from 0 to 99, got -1 to 5"),
-    ):
-        with pytest.raises(InputError, match=message):
-            backend(64, 2).rescore(parts, values, positions, 1)

@@ -32,7 +32,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -140,20 +140,19 @@ class Join:
         """The pairs of each batch of queries, beginning with batch number `first`."""
         where = None if self.where is None else Filter.of(self.where, self.keywords.types())
         passing = None if where is None else [where.passing(one.segment) for one in self.keywords.segments]
-        numbers, partitions = self.keywords.candidates(passing)
+        keywords, partitions = self.keywords.candidates(passing)
 
         def search(values: Values, k: int, limits: Limits | None) -> Candidates:
             if not partitions:
                 return Candidates.none(len(values))
             return backend.search(partitions, values, k, limits)
 
-        offsets = _offsets(self.keywords, numbers)
+        starts = {one.segment: start for one, start in zip(keywords.segments, keywords.starts, strict=False)}
         for segment, positions in itertools.islice(self.spans(), first, None):
             values = as_queries(self.scorer, segment.codes(positions))
-            own = None if self.itself else offsets[segment] + positions
-            yield (
-                self._batch(segment, positions, pairs, numbers) for pairs in self._pairs(search, values, own)
-            )
+            own = None if self.itself else starts[segment] + positions
+            found = self._pairs(search, values, own)
+            yield (self._batch(segment, positions, pairs, keywords) for pairs in found)
 
     def _pairs(self, search: Search, values: Values, own: Int64s | None) -> Iterator[Pairs]:
         """The pairs of a batch of queries; `own` has the queries' positions if they are to be left out."""
@@ -173,19 +172,18 @@ class Join:
                 pairs = pairs.only(_ranks(pairs.query) <= self.k)
             yield pairs
 
-    def _batch(self, segment: Segment, positions: Int64s, pairs: Pairs, numbers: list[int]) -> pa.RecordBatch:
+    def _batch(self, segment: Segment, positions: Int64s, pairs: Pairs, keywords: Snapshot) -> pa.RecordBatch:
         """Pairs with the ids, and texts if requested, of both sides."""
-        places = self.keywords.locate(numbers, pairs.positions)
         at = int64_array(pairs.query)
         columns = [
             segment.ids(positions).take(at),
-            self.keywords.array("id", places),
+            keywords.array("id", pairs.positions),
             pa.array(_ranks(pairs.query).astype(np.int32)),
             pa.array(pairs.scores),
         ]
         if self.texts:
             columns.append(read_column(segment, "text", pa.string(), positions).take(at))
-            columns.append(self.keywords.array("text", places))
+            columns.append(keywords.array("text", pairs.positions))
         self.queries.check_mapped()
         return pa.record_batch(columns, schema=self.schema)
 
@@ -234,13 +232,10 @@ def groups(
     about 60 bytes per keyword.
     """
     SearchRequest(None, min_score=min_score)  # checks it
-    numbers, partitions = state.candidates()
-    offsets = _offsets(state, numbers)
-    starts = [*offsets.values(), sum(part.count for part in partitions)]
-    live = [offsets[segment] + positions for segment, positions in state.spans(MOST_QUERIES)]
-    keywords = np.concatenate([np.zeros(0, np.int64), *live])
+    state, partitions = state.candidates()
+    starts, keywords = state.starts, state.select(None)
     parent = np.arange(starts[-1])  # of each keyword in the tree of its group; it never comes later
-    parent[keywords] = keywords[_first_of_equals(state.codes(state.locate(numbers, keywords)).planes)]
+    parent[keywords] = keywords[_first_of_equals(state.codes(keywords).planes)]
     nodes = np.unique(parent[keywords])
     of_nodes = [
         masks.from_positions(nodes[(nodes >= low) & (nodes < high)] - low, high - low)
@@ -253,7 +248,7 @@ def groups(
             mask = mask.copy()
             mask[: max(0, int(queries[0] - low)) >> 6] = 0
             later.append(part._replace(mask=mask))
-        values = as_queries(scorer, state.codes(state.locate(numbers, queries)))
+        values = as_queries(scorer, state.codes(queries))
         search = functools.partial(backend.search, later)
         for pairs in reaching(search, values, scorer, min_score):
             pairs = pairs.only(pairs.positions > queries[pairs.query])
@@ -263,8 +258,7 @@ def groups(
     members = np.flatnonzero(sizes[group] > 1)
     group = (np.cumsum(sizes > 1) - 1)[group[members]]  # numbered by their first keywords
     order = np.argsort(group, kind="stable")
-    places = state.locate(numbers, keywords[members[order]])
-    stored = {name: state.array(name, places) for name in ("id", "text")}
+    stored = {name: state.array(name, keywords[members[order]]) for name in ("id", "text")}
     return pa.table({"group": int64_array(group[order]), **stored})
 
 
@@ -329,13 +323,6 @@ def new_parquet(path: Path) -> Path:
             hint=f"name it {path.with_suffix('.parquet')}",
         )
     return new_file(path)
-
-
-def _offsets(state: Snapshot, numbers: Sequence[int]) -> dict[Segment, int]:
-    """The position of the first keyword of each of these segments, counted through them."""
-    segments = [state.segments[number] for number in numbers]
-    ends = itertools.accumulate((one.entry.count for one in segments), initial=0)
-    return {one.segment: start for one, start in zip(segments, ends, strict=False)}
 
 
 def _ranks(query: Int64s) -> Int64s:

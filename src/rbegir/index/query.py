@@ -80,14 +80,14 @@ class Searcher:
         if request.item is not None:
             check_item(request.item, snapshot.columns)
         code_scores = key_scores(scorer, values)
-        snapshot, numbers, partitions, limits = asked(snapshot, request, len(values), code_scores)
+        snapshot, partitions, limits = asked(snapshot, request, len(values), code_scores)
         backend = self.backend(snapshot)
         certificate = recall = scores = why = None
         if not len(values) or not partitions:
             found = Candidates.none(len(values))
         elif isinstance(reranker, VectorReranker):
             pool = by_code_alone(backend.search(partitions, values, request.vector_pool, limits))
-            codes = snapshot.codes(snapshot.locate(numbers, pool.positions))
+            codes = snapshot.codes(pool.positions)
             found, scores, why = reranker.rerank(pool, codes, request.depth)
         elif reranks:
             assert texts is not None
@@ -95,14 +95,14 @@ class Searcher:
             pool = find_candidates(
                 backend,
                 partitions,
-                [snapshot.segments[number].segment.words(reranker.spelling) for number in numbers],
+                [one.segment.words(reranker.spelling) for one in snapshot.segments],
                 values,
                 texts,
                 request.pool,
                 limits=limits,
                 threads=self.threads,
             )
-            stored = snapshot.array("text", snapshot.locate(numbers, pool.positions)).fill_null("")
+            stored = snapshot.array("text", pool.positions).fill_null("")
             found, scores, why = rerank(reranker, texts, values, pool, stored, request.depth, why=request.why)
         elif request.mode == "paper":
             found, certificate = backend.search_paper(
@@ -118,22 +118,22 @@ class Searcher:
                 measure=request.measure,
             )
         elif request.item is not None:
-            found = _search_items(backend, snapshot, numbers, partitions, values, request, limits)
+            found = _search_items(backend, snapshot, partitions, values, request, limits)
         else:
             found = backend.search(partitions, values, request.k, limits)
         stage_done("scan")
-        places = snapshot.locate(numbers, found.positions[found.positions >= 0])
+        positions = found.positions[found.positions >= 0]
         names = snapshot.columns if request.attributes else ()
         if (weigh := _weigher.get()) is not None:
-            sizes = snapshot.sizes([*names, *(["text"] if request.texts else [])], places)
+            sizes = snapshot.sizes([*names, *(["text"] if request.texts else [])], positions)
             weigh(np.bincount(np.nonzero(found.positions >= 0)[0], sizes, len(values)).astype(np.int64))
         hits = Hits.of(
             found,
             code_scores(found.keys),
-            snapshot.rows(places),
-            snapshot.ids(places),
-            {name: snapshot.array(name, places) for name in names},
-            texts=snapshot.column("text", places) if request.texts else None,
+            snapshot.rows(positions),
+            snapshot.ids(positions),
+            {name: snapshot.array(name, positions) for name in names},
+            texts=snapshot.column("text", positions) if request.texts else None,
             scores=scores,
             why=why,
             certificate=certificate,
@@ -154,7 +154,7 @@ class Searcher:
         """All hits of every query as batches of query, score, id, text and attributes."""
         values = query_values(queries, snapshot.manifest)  # [Q, n] int16
         scores_of = key_scores(scorer, values)
-        snapshot, numbers, partitions, limits = asked(snapshot, request, len(values), scores_of)
+        snapshot, partitions, limits = asked(snapshot, request, len(values), scores_of)
         backend = self.backend(snapshot)
         types = snapshot.types()
         own = {"query": pa.int64(), "score": pa.float64()}
@@ -175,9 +175,9 @@ class Searcher:
                 for query, count in enumerate(found.counts.tolist()):
                     for start in range(0, count, rows):
                         part = slice(start, min(start + rows, count))
-                        places = snapshot.locate(numbers, found.positions[query, part])
+                        positions = found.positions[query, part]
                         number = pa.array(np.full(part.stop - start, first + query))
-                        columns = [snapshot.array(name, places) for name in types]
+                        columns = [snapshot.array(name, positions) for name in types]
                         yield pa.record_batch(
                             [number, pa.array(scores[query, part]), *columns], schema=schema
                         )
@@ -194,19 +194,18 @@ class Searcher:
         """
         n, all_planes = snapshot.manifest.shape
         values = query_values(queries, snapshot.manifest)  # [Q, n] int16
-        snapshot, numbers, partitions, limits = asked(snapshot, request, len(values), cosines(values))
+        snapshot, partitions, limits = asked(snapshot, request, len(values), cosines(values))
         if not len(values) or not partitions:
             return np.zeros((len(values), 0), np.int64)
         backend = open_backend("cpu", n, check_planes(planes, all_planes))
         rows = backend.search(coarse(partitions, n, planes), values, request.k, limits).positions.copy()
-        rows[rows >= 0] = snapshot.rows(snapshot.locate(numbers, rows[rows >= 0]))
+        rows[rows >= 0] = snapshot.rows(rows[rows >= 0])
         return rows
 
 
 def _search_items(
     backend: Backend,
     snapshot: Snapshot,
-    numbers: list[int],
     partitions: list[Partition],
     values: npt.NDArray[np.int16],
     request: SearchRequest,
@@ -221,7 +220,7 @@ def _search_items(
     def look(these: Int64s, found: Candidates) -> tuple[Int64s, npt.NDArray[np.bool_]]:
         items = np.full(found.positions.shape, -1)
         real = found.positions >= 0
-        items[real] = item_numbers(snapshot.array(name, snapshot.locate(numbers, found.positions[real])))
+        items[real] = item_numbers(snapshot.array(name, found.positions[real]))
         return items, real if limits is None else limits.of(these).passes(*found)
 
     return best_of_items(find, look, len(values), request.k)
@@ -262,7 +261,7 @@ def query_texts(queries: Any) -> list[str] | None:
 class Scope(NamedTuple):
     """What a search reads: segments with candidates, their partitions, and the filter of each query."""
 
-    numbers: list[int]  # of the segments
+    snapshot: Snapshot  # of these segments
     partitions: list[Partition]
     filters: npt.NDArray[np.int64]  # [queries] the number of the filter in the partitions; −1: none
 
@@ -282,12 +281,13 @@ def scope(snapshot: Snapshot, request: SearchRequest, queries: int) -> Scope:
     del known
     if len(masks) == 1 and np.all(numbers == 0):
         return Scope(*snapshot.candidates(masks[0]), np.full(queries, -1))
-    segments, parts = snapshot.candidates()
+    if not masks:
+        return Scope(*snapshot.candidates(), numbers)
     parts = [
-        part._replace(filters=tuple(found[number] for found in masks))
-        for number, part in zip(segments, parts, strict=True)
+        Partition(one.segment.packed(), one.entry.count, one.live, passing)
+        for one, passing in zip(snapshot.segments, zip(*masks, strict=True), strict=True)
     ]
-    return Scope(segments, parts, numbers)
+    return Scope(snapshot, parts, numbers)
 
 
 def different_filters(request: SearchRequest, queries: int) -> list[tuple[QueryFilters, list[int]]]:
@@ -353,12 +353,11 @@ def _waiting(queries: Sequence[int]) -> bool:
 
 def asked(
     snapshot: Snapshot, request: SearchRequest, queries: int, scores: KeyScores
-) -> tuple[Snapshot, list[int], list[Partition], Limits | None]:
-    """The tenant's snapshot, and the numbers of segments, partitions and limits of a request."""
-    snapshot = within(snapshot, request.tenant)
-    searched = scope(snapshot, request, queries)
-    limits = limits_of(snapshot, searched, request, floors_of(request, scores, queries))
-    return snapshot, searched.numbers, searched.partitions, limits
+) -> tuple[Snapshot, list[Partition], Limits | None]:
+    """What a request searches: a snapshot of the segments with candidates, their partitions, and limits."""
+    searched = scope(within(snapshot, request.tenant), request, queries)
+    limits = limits_of(searched, request, floors_of(request, scores, queries))
+    return searched.snapshot, searched.partitions, limits
 
 
 def floors_of(request: SearchRequest, scores: KeyScores, queries: int) -> npt.NDArray[np.int64] | None:
@@ -366,9 +365,7 @@ def floors_of(request: SearchRequest, scores: KeyScores, queries: int) -> npt.ND
     return None if request.min_score is None else least_keys(request.min_score, scores, queries)
 
 
-def limits_of(
-    snapshot: Snapshot, searched: Scope, request: SearchRequest, floors: npt.NDArray[np.int64] | None
-) -> Limits | None:
+def limits_of(searched: Scope, request: SearchRequest, floors: npt.NDArray[np.int64] | None) -> Limits | None:
     """The limits of a request on the hits of each query, besides the candidates; None: no limits."""
     queries = len(searched.filters)
     limits = Limits.none(queries)._replace(filters=searched.filters)
@@ -376,7 +373,7 @@ def limits_of(
         limits = limits._replace(floors=floors)
     if request.after is not None:
         keys, rows = Cursor.read(request.after, queries)
-        limits = limits._replace(keys=keys, positions=snapshot.last_positions(searched.numbers, rows))
+        limits = limits._replace(keys=keys, positions=searched.snapshot.last_positions(rows))
     return limits if limits.bounds_keys or np.any(searched.filters >= 0) else None
 
 

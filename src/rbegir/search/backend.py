@@ -40,8 +40,6 @@ from rbegir.search.partition import (
     Limits,
     Partition,
     Values,
-    check_positions,
-    check_search,
     recall_of,
 )
 
@@ -76,9 +74,7 @@ class Backend(ABC):
         self, partitions: Sequence[Partition], values: Values, k: int | None, limits: Limits | None = None
     ) -> Candidates:
         """The best k of each query of int16 [queries, n], exactly; k None: all that its limits allow."""
-        parts, values, width = check_search(
-            partitions, values, FIRST if k is None else k, self.n, self.planes
-        )
+        parts, width = list(partitions), FIRST if k is None else k
         found = self._find(parts, values, width, limits)
         keywords = sum(part.count for part in parts)
         while k is None and width < keywords and (full := np.flatnonzero(found.counts == width)).size:
@@ -89,7 +85,7 @@ class Backend(ABC):
 
     @abstractmethod
     def _find(self, parts: list[Partition], values: Values, k: int, limits: Limits | None) -> Candidates:
-        """`search` for checked arguments."""
+        """`search` for a given k."""
 
     def _by_filter(self, parts: list[Partition], values: Values, k: int, limits: Limits) -> Candidates:
         """`_find` with one search for each filter."""
@@ -119,27 +115,21 @@ class Backend(ABC):
             open_queries, width = open_queries[~done], width * DEEPER
         return Candidates.spread(len(values), found)
 
-    def rescore(
-        self, partitions: Sequence[Partition], values: Values, positions: Int64s, k: int
-    ) -> Candidates:
-        """The best k of each query among the keywords at `positions` [queries, m]; masks are ignored."""
-        parts, values, k = check_search(partitions, values, k, self.n, self.planes)
-        positions = check_positions(positions, len(values), sum(part.count for part in parts))
-        return self._rescore(parts, values, positions, k)
-
     def keys_at(self, partitions: Sequence[Partition], values: Values, positions: Int64s) -> Int64s:
         """The order keys [queries, m] of the keywords at `positions` [queries, m]; masks are ignored."""
-        ranked = self.rescore(partitions, values, positions, max(1, positions.shape[1]))
+        ranked = self.rescore(partitions, values, positions, positions.shape[1])
         keys = np.empty_like(positions)
         by_position = np.take_along_axis(ranked.keys, np.argsort(ranked.positions, axis=1), axis=1)
         np.put_along_axis(keys, np.argsort(positions, axis=1), by_position, axis=1)
         return keys
 
-    def _rescore(self, parts: list[Partition], values: Values, positions: Int64s, k: int) -> Candidates:
-        """`rescore` for checked arguments."""
+    def rescore(
+        self, partitions: Sequence[Partition], values: Values, positions: Int64s, k: int
+    ) -> Candidates:
+        """The best k of each query among the keywords at `positions` [queries, m]; masks are ignored."""
         keys = np.zeros(positions.shape, np.int64)
         begin = 0
-        for part in parts:
+        for part in partitions:
             for query, row in enumerate(positions):
                 here = np.flatnonzero((row >= begin) & (row < begin + part.count))
                 codes = unpack(part.packed, part.count, self.n, self.planes, row[here] - begin)
@@ -149,12 +139,11 @@ class Backend(ABC):
 
     def maxsim(self, partitions: Sequence[Partition], values: Values, order: ItemOrder, k: int) -> ItemHits:
         """The best k items for one query of several vectors, int16 [vectors, n]."""
-        parts, values, k = check_search(partitions, values, k, self.n, self.planes)
-        return self._maxsim(parts, values, order, k)
+        return self._maxsim(list(partitions), values, order, k)
 
     @abstractmethod
     def _maxsim(self, parts: list[Partition], values: Values, order: ItemOrder, k: int) -> ItemHits:
-        """`maxsim` for checked arguments."""
+        """`maxsim` of a device."""
 
     def search_paper(
         self,
@@ -167,15 +156,12 @@ class Backend(ABC):
         block: int = BLOCK,
     ) -> tuple[Candidates, MissCertificate]:
         """The published selection (I = `per_thread`, q = `queue`, T_b = `block`) and what it may miss."""
-        parts, values, k = check_search(partitions, values, k, self.n, self.planes)
-        for name, value in (("per_thread", per_thread), ("queue", queue), ("block", block)):
-            whole_number(name, value)
-        return self._select(parts, values, k, SelectionGeometry(block, per_thread, queue))
+        return self._select(list(partitions), values, k, SelectionGeometry(block, per_thread, queue))
 
     def _select(
         self, parts: list[Partition], values: Values, k: int, geometry: SelectionGeometry
     ) -> tuple[Candidates, MissCertificate]:
-        """`search_paper` for checked arguments: from exact searches, where a backend has no other way."""
+        """`search_paper` from exact searches, for a backend that has no other way."""
         sizes = thread_sizes(parts, geometry.per_thread, geometry.threads)
         return select_paper(partial(self.search, parts), sizes, values, k, geometry)
 
@@ -190,7 +176,7 @@ class Backend(ABC):
         measure: bool = False,
     ) -> Progressive:
         """Scan the first `planes`, rescore the best `candidates`; recall is estimated unless `measure`."""
-        parts, values, k = check_search(partitions, values, k, self.n, self.planes)
+        parts = list(partitions)
         planes, m = check_planes(planes, self.planes), check_candidates(candidates, k)
         if not self.refines:
             return Progressive(self.search(parts, values, k), 1.0, True)

@@ -17,7 +17,7 @@ from rbegir.search.backend import Backend
 from rbegir.search.items import ItemHits, ItemOrder, add_up, best_items
 from rbegir.search.missrate import MissCertificate, certificate_of_threads
 from rbegir.search.paper import SelectionGeometry
-from rbegir.search.partition import Candidates, Int64s, Limits, Partition, Values, check_search
+from rbegir.search.partition import Candidates, Int64s, Limits, Partition, Values
 
 
 def first_in_order(keys: Int64s, positions: Int64s, k: int) -> npt.NDArray[np.intp]:
@@ -33,11 +33,10 @@ class ReferenceBackend(Backend):
 
     def scores(self, partitions: Sequence[Partition], values: Values) -> tuple[Int64s, Int64s]:
         """Keys of all candidates [queries, candidates] and their positions [candidates]."""
-        parts, values, _ = check_search(partitions, values, 1, self.n, self.planes)
-        if not parts:
+        if not partitions:
             return np.zeros((len(values), 0), dtype=np.int64), np.zeros(0, dtype=np.int64)
-        codes = Codes.concat([unpack(part.packed, part.count, self.n, self.planes) for part in parts])
-        passes = np.concatenate([masks.to_bools(part.mask, part.count) for part in parts])
+        codes = Codes.concat([unpack(part.packed, part.count, self.n, self.planes) for part in partitions])
+        passes = np.concatenate([masks.to_bools(part.mask, part.count) for part in partitions])
         positions = np.flatnonzero(passes).astype(np.int64)
         return score.keys(values, codes[positions]), positions
 

@@ -55,8 +55,8 @@ def read_codes(source: Index | Codes) -> tuple[Codes, npt.NDArray[Any]]:
     if isinstance(source, Codes):
         return source, np.arange(len(source))
     snapshot = _state(source)
-    places = snapshot.select(None)
-    return snapshot.codes(places), snapshot.ids(places)
+    positions = snapshot.select(None)
+    return snapshot.codes(positions), snapshot.ids(positions)
 
 
 def _state(source: Index) -> Snapshot:
