@@ -338,6 +338,14 @@ def test_texts_in_double_quotes_are_explained() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "place"), [("'\ud800' = word", 2), ("word like 'a\udfff'", 13), ('"\ud800" = 1', 2)]
+)
+def test_half_a_character_is_refused(text: str, place: int) -> None:
+    with pytest.raises(FilterError, match=f"^where holds a lone surrogate at character {place}$"):
+        Filter(text, TYPES)
+
+
 def test_too_long_a_filter() -> None:
     with pytest.raises(FilterError, match=f"at most {MAX_LENGTH} are read"):
         Filter("flag and " * (MAX_LENGTH // 9 + 1) + "flag", TYPES)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rbegir.base.arguments import as_batch, check_queries
+from rbegir.base.arguments import as_batch, check_queries, words_in
 from rbegir.base.devices import cpu_count, names_of
 from rbegir.base.masks import Mask, both, empty
 from rbegir.codes.planes import Codes
@@ -313,9 +313,9 @@ def together(
 
 def _bound(snapshot: Snapshot, filters: QueryFilters) -> list[Filter]:
     where, must = cast(tuple[Where, str | None], (filters["where"], filters["must"]))
-    quoted = None if must is None else must.replace("'", "''")
-    wheres, types = [where, None if quoted is None else f"contains(text, '{quoted}')"], snapshot.types()
-    return [Filter.of(one, types) for one in wheres if one is not None]
+    phrase = None if must is None else f"contains(text, '{' '.join(words_in(must))}')"
+    types = snapshot.types()
+    return [Filter.of(one, types) for one in (where, phrase) if one is not None]
 
 
 def evaluation(snapshot: Snapshot, filters: QueryFilters) -> Generator[Mask | None, None, list[Mask | None]]:

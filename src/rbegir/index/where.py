@@ -53,6 +53,7 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _SLOW = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|\b(?:contains|like|in)\b""", re.IGNORECASE)
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _WORD = re.compile(r"[^\W_]+")
 _WORDS = {"and", "or", "not", "in", "is", "null", "true", "false"}
 _COMPARE = {"=": "__eq__", "!=": "__ne__", "<": "__lt__", "<=": "__le__", ">": "__gt__", ">=": "__ge__"}
@@ -94,6 +95,8 @@ class Parser:
         self._types = types
         if len(text) > MAX_LENGTH:
             raise FilterError(f"where is {len(text)} characters long, at most {MAX_LENGTH} are read")
+        if lone := _SURROGATE.search(text):
+            raise FilterError(f"where holds a lone surrogate at character {lone.start() + 1}")
         self._tokens = self._tokenize()
         self._next = 0
         self._depth = 0
