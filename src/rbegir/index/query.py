@@ -6,9 +6,9 @@ their cost does not depend on the size of the index.
 
 import itertools
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -34,12 +34,24 @@ from rbegir.search.partition import Int64s, Limits
 from rbegir.search.request import QueryFilters, SearchRequest, Where
 from rbegir.search.rerank import VectorReranker, by_code_alone, find_candidates, rerank
 
-T = TypeVar("T")
 SCANNED = 64  # queries whose hits are found together …
 SCANNED_HITS = 1 << 20  # … unless they have more hits than this; a single query may have more
-_watcher: ContextVar[Callable[[str], None] | None] = ContextVar("watcher", default=None)
-_weigher: ContextVar[Callable[[npt.NDArray[np.int64]], None] | None] = ContextVar("weigher", default=None)
-_awaited: ContextVar[Callable[[int], bool] | None] = ContextVar("awaited", default=None)
+
+
+class Caller(NamedTuple):
+    """What a search tells and asks the code that runs it, while it runs."""
+
+    # called at the end of a stage: "scan" (filter, score, select) or "fetch" (read ids, texts, attributes)
+    stage_done: Callable[[str], None] = lambda stage: None
+    # called with the bytes [queries] of the texts and attributes of hits before these are read; may raise
+    weigh: Callable[[npt.NDArray[np.int64]], None] | None = None
+    # called before a block of keywords is filtered: whether anybody waits for a query, by number; a query for
+    # which nobody waits gets no hits
+    awaited: Callable[[int], bool] | None = None
+
+
+NOBODY = Caller()
+_caller = ContextVar("caller", default=NOBODY)
 
 
 class Searcher:
@@ -109,7 +121,7 @@ class Searcher:
                 partitions, values, request.depth, per_thread=request.per_thread, queue=request.queue
             )
         elif request.planes is not None:
-            found, recall, _ = backend.search_progressive(
+            found, recall = backend.search_progressive(
                 partitions,
                 values,
                 request.depth,
@@ -121,12 +133,14 @@ class Searcher:
             found = _search_items(backend, snapshot, partitions, values, request, limits)
         else:
             found = backend.search(partitions, values, request.k, limits)
-        stage_done("scan")
+        caller = _caller.get()
+        caller.stage_done("scan")
         positions = found.positions[found.positions >= 0]
         names = snapshot.columns if request.attributes else ()
-        if (weigh := _weigher.get()) is not None:
+        if caller.weigh is not None:
             sizes = snapshot.sizes([*names, *(["text"] if request.texts else [])], positions)
-            weigh(np.bincount(np.nonzero(found.positions >= 0)[0], sizes, len(values)).astype(np.int64))
+            of_queries = np.bincount(np.nonzero(found.positions >= 0)[0], sizes, len(values))
+            caller.weigh(of_queries.astype(np.int64))
         hits = Hits.of(
             found,
             code_scores(found.keys),
@@ -140,7 +154,7 @@ class Searcher:
             recall=recall,
             after=request.after,
         )
-        stage_done("fetch")
+        caller.stage_done("fetch")
         return hits
 
     def scan(
@@ -347,7 +361,7 @@ def _passing(snapshot: Snapshot, filters: QueryFilters, having: Sequence[int]) -
 
 def _waiting(queries: Sequence[int]) -> bool:
     """Whether somebody waits for one of these queries."""
-    awaited = _awaited.get()
+    awaited = _caller.get().awaited
     return awaited is None or any(map(awaited, queries))
 
 
@@ -441,35 +455,11 @@ def query_values(queries: Any, manifest: Manifest) -> npt.NDArray[np.int16]:
     return values
 
 
-def stage_done(stage: str) -> None:
-    """Tell the watcher, if any, that a stage has ended: "scan" (filter, score, select) or "fetch" (read ids,
-    texts and attributes). Thus searches need no clock."""
-    watcher = _watcher.get()
-    if watcher is not None:
-        watcher(stage)
-
-
 @contextmanager
-def _holding(variable: ContextVar[T | None], value: T) -> Iterator[None]:
-    token = variable.set(value)
+def calling(caller: Caller) -> Iterator[None]:
+    """Let searches that this thread or task runs in the block call these functions."""
+    token = _caller.set(caller)
     try:
         yield
     finally:
-        variable.reset(token)
-
-
-def watching(watcher: Callable[[str], None]) -> AbstractContextManager[None]:
-    """Call `watcher` at the end of each stage of searches that this thread or task runs in the block."""
-    return _holding(_watcher, watcher)
-
-
-def for_awaited(awaited: Callable[[int], bool]) -> AbstractContextManager[None]:
-    """Let searches that this thread or task runs in the block give up the filters of queries, by number, for
-    which `awaited` returns False before a block of keywords. Such queries get no hits."""
-    return _holding(_awaited, awaited)
-
-
-def weighing(weigh: Callable[[npt.NDArray[np.int64]], None]) -> AbstractContextManager[None]:
-    """Call `weigh` with the bytes [queries] of the texts and attributes of hits before searches that this
-    thread or task runs in the block read them; it may raise."""
-    return _holding(_weigher, weigh)
+        _caller.reset(token)

@@ -282,7 +282,7 @@ class Index:
         upsert: bool = False,
         fingerprint: str | None = None,
     ) -> Ids:
-        """Add keywords by codes made elsewhere, optionally with texts.
+        """Add keywords by codes made elsewhere, optionally with texts, of which some may be None.
 
         If the index has a model, codes made by another model are refused. The codes of a Binarizer name it;
         for other models pass their `fingerprint`.
@@ -295,7 +295,7 @@ class Index:
                 f"codes have n = {codes.n} and {codes.plane_count} planes, "
                 f"the index holds n = {manifest.n} and {manifest.keyword_planes} planes"
             )
-        given = None if texts is None else check_texts(texts)
+        given = None if texts is None else check_texts(texts, missing=True)
         if given is not None and len(given) != len(codes):
             raise InputError(f"texts has {len(given)} values for {len(codes)} codes")
         made_by = fingerprint

@@ -49,11 +49,10 @@ FIRST, DEEPER = 4096, 8  # hits that are looked for if their number is not known
 
 
 class Progressive(NamedTuple):
-    """The result of a progressive search and its recall."""
+    """The result of a progressive search and its recall, measured or estimated (`estimate_recall`)."""
 
     candidates: Candidates
     recall: float
-    measured: bool  # False: the recall is estimated by `estimate_recall`
 
 
 class Backend(ABC):
@@ -179,16 +178,16 @@ class Backend(ABC):
         parts = list(partitions)
         planes, m = check_planes(planes, self.planes), check_candidates(candidates, k)
         if not self.refines:
-            return Progressive(self.search(parts, values, k), 1.0, True)
+            return Progressive(self.search(parts, values, k), 1.0)
         ranked = self.with_planes(planes).search(coarse(parts, self.n, planes), values, m).positions  # [Q, m]
         result = self.rescore(parts, values, ranked, k)
         if measure:
             exact = self.search(parts, values, k)
-            return Progressive(result, recall_of(result.positions, exact.positions), True)
+            return Progressive(result, recall_of(result.positions, exact.positions))
         if planes == self.planes:
-            return Progressive(result, 1.0, True)
+            return Progressive(result, 1.0)
         keywords = sum(part.count for part in parts)
-        return Progressive(result, estimate_recall(result.positions, ranked, keywords), False)
+        return Progressive(result, estimate_recall(result.positions, ranked, keywords))
 
 
 def check_planes(planes: int, all_planes: int) -> int:
