@@ -182,12 +182,11 @@ class Snapshot:
     def by_segment(self, positions: Int64s) -> Iterator[tuple[int, Int64s, Int64s]]:
         """For each segment that holds some of the positions: its number, which of them it holds, and where it
         holds those. Negative positions are left out."""
-        numbers = np.searchsorted(self.starts, positions, "right") - 1
-        order = np.argsort(numbers, kind="stable")
-        found, firsts = np.unique(numbers[order], return_index=True)
-        for number, which in zip(found.tolist(), np.split(order, firsts[1:]), strict=False):
-            if number >= 0:
-                yield number, which, positions[which] - self.starts[number]
+        order = np.argsort(positions)
+        bounds = np.searchsorted(positions[order], self.starts)  # [segments + 1]
+        for number in np.flatnonzero(np.diff(bounds)).tolist():
+            which = order[bounds[number] : bounds[number + 1]]
+            yield number, which, positions[which] - self.starts[number]
 
     def find(self, ids: pa.Array) -> Int64s:
         """The position of each id, or −1. An id has at most one live keyword."""
