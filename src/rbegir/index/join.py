@@ -141,12 +141,7 @@ class Join:
         where = None if self.where is None else Filter.of(self.where, self.keywords.types())
         passing = None if where is None else [where.passing(one.segment) for one in self.keywords.segments]
         keywords, partitions = self.keywords.candidates(passing)
-
-        def search(values: Values, k: int, limits: Limits | None) -> Candidates:
-            if not partitions:
-                return Candidates.none(len(values))
-            return backend.search(partitions, values, k, limits)
-
+        search = functools.partial(backend.search, partitions)
         starts = {one.segment: start for one, start in zip(keywords.segments, keywords.starts, strict=False)}
         for segment, positions in itertools.islice(self.spans(), first, None):
             values = as_queries(self.scorer, segment.codes(positions))

@@ -439,7 +439,7 @@ def slow_tests_in(text: str, *, lists: bool) -> int:
 
 
 def _common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """The type in which to compare two columns of numbers, where that which Arrow chooses is too small."""
+    """The type in which to compare two columns of numbers; None: the one that Arrow chooses holds both."""
     if pa.types.is_floating(one) != pa.types.is_floating(other):
         return pa.float64()
     return pa.decimal128(20) if one != other and pa.uint64() in (one, other) else None
