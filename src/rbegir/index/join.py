@@ -32,10 +32,9 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -51,26 +50,13 @@ from rbegir.index.filter import Filter
 from rbegir.index.segment import Segment, read_column
 from rbegir.index.snapshot import Snapshot
 from rbegir.index.writer import Progress, WriterLock
-from rbegir.search.backend import Backend, Candidates
-from rbegir.search.partition import Limits, Values
+from rbegir.search.backend import Backend
+from rbegir.search.partition import Limits, Pairs, Search, Values, all_pairs
 from rbegir.search.request import SearchRequest, Tenant, Where
 
 ROOM = 1 << 22  # pairs in memory at a time, about 60 bytes each
 MOST_QUERIES = 1 << 14  # per batch
-FIRST_K = 64  # hits per query that a search by score asks for first
-
-Search = Callable[[Values, int, Limits | None], Candidates]
-
-
-class Pairs(NamedTuple):
-    """Scored pairs, ordered by query, those of a query in the total order."""
-
-    query: Int64s  # [pairs] number of the query in its batch
-    scores: npt.NDArray[np.float64]  # [pairs]
-    positions: Int64s  # [pairs] of the keyword, counted through all segments
-
-    def only(self, kept: npt.NDArray[np.bool_]) -> Pairs:
-        return Pairs(self.query[kept], self.scores[kept], self.positions[kept])
+FIRST_K = 64  # hits per query that a search by score asks for first, at least
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,32 +170,10 @@ class Join:
 
 
 def reaching(search: Search, values: Values, scorer: Encoder | None, min_score: float) -> Iterator[Pairs]:
-    """All pairs that reach a score, in runs of whole queries.
-
-    Each query is searched with a growing k until it has fewer hits. If there are too many pairs, the two
-    halves of the queries are searched one after the other.
-    """
-    limits = _reach(min_score, key_scores(scorer, values), len(values))
-    found: list[Pairs] = []
-    left, k, held = np.arange(len(values)), FIRST_K, 0
-    while left.size:
-        if held + left.size * k > ROOM and len(values) > 1:
-            half = len(values) // 2
-            yield from reaching(search, values[:half], scorer, min_score)
-            for pairs in reaching(search, values[half:], scorer, min_score):
-                yield pairs._replace(query=half + pairs.query)
-            return
-        best = search(values[left], k, limits.of(left))
-        scores = key_scores(scorer, values[left])(best.keys)
-        reach = best.positions >= 0  # [left, ≤ k]
-        more = reach[:, -1] if best.keys.shape[1] == k else np.zeros(left.size, np.bool_)
-        reach = reach & ~more[:, None]
-        found.append(Pairs(left[np.nonzero(reach)[0]], scores[reach], best.positions[reach]))
-        held += found[-1].query.size
-        left, k = left[more], 4 * k
-    query, scores, positions = (np.concatenate(column) for column in zip(*found, strict=True))
-    order = np.argsort(query, kind="stable")
-    yield Pairs(query[order], scores[order], positions[order])
+    """All pairs that reach a score, in runs of whole queries."""
+    scores = functools.partial(key_scores, scorer)
+    limits = _reach(min_score, scores(values), len(values))
+    return all_pairs(search, values, scores, limits, ROOM, FIRST_K)
 
 
 def _reach(min_score: float, scores: KeyScores, queries: int) -> Limits:

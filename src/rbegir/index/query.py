@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -30,7 +31,7 @@ from rbegir.index.tenant import within
 from rbegir.search.backend import Backend, Candidates, Partition, check_planes, coarse, on_cpu, open_backend
 from rbegir.search.hits import Cursor, Hits, attribute_column
 from rbegir.search.items import best_of_items, item_numbers
-from rbegir.search.partition import Int64s, Limits
+from rbegir.search.partition import Int64s, Limits, all_pairs
 from rbegir.search.request import QueryFilters, SearchRequest, Where
 from rbegir.search.rerank import VectorReranker, by_code_alone, find_candidates, rerank
 
@@ -167,35 +168,26 @@ class Searcher:
     ) -> Iterator[pa.RecordBatch]:
         """All hits of every query as batches of query, score, id, text and attributes."""
         values = query_values(queries, snapshot.manifest)  # [Q, n] int16
-        scores_of = key_scores(scorer, values)
-        snapshot, partitions, limits = asked(snapshot, request, len(values), scores_of)
+        snapshot, partitions, limits = asked(snapshot, request, len(values), key_scores(scorer, values))
+        assert limits is not None  # there is a min_score
         backend = self.backend(snapshot)
         types = snapshot.types()
         own = {"query": pa.int64(), "score": pa.float64()}
         named = [(attribute_column(name, own), kind) for name, kind in types.items()]
         schema = pa.schema([*own.items(), *named])
 
+        search, scores = partial(backend.search, partitions), partial(key_scores, scorer)
+
         def batches() -> Iterator[pa.RecordBatch]:
-            first, size = 0, SCANNED
-            while first < len(values):
-                these = np.arange(first, min(first + size, len(values)))
-                k = None if these.size == 1 else SCANNED_HITS // these.size
-                found = backend.search(partitions, values[these], k, limits and limits.of(these))
-                snapshot.check_mapped()  # also if there is no hit to read
-                if found.counts.max(initial=0) == k:  # there may be more
-                    size = these.size // 2
-                    continue
-                scores = key_scores(scorer, values[these])(found.keys)
-                for query, count in enumerate(found.counts.tolist()):
-                    for start in range(0, count, rows):
-                        part = slice(start, min(start + rows, count))
-                        positions = found.positions[query, part]
-                        number = pa.array(np.full(part.stop - start, first + query))
-                        columns = [snapshot.array(name, positions) for name in types]
-                        yield pa.record_batch(
-                            [number, pa.array(scores[query, part]), *columns], schema=schema
-                        )
-                first, size = first + these.size, min(SCANNED, 2 * size)
+            for first in range(0, len(values), SCANNED):
+                these = np.arange(first, min(first + SCANNED, len(values)))
+                for pairs in all_pairs(search, values[these], scores, limits.of(these), SCANNED_HITS):
+                    snapshot.check_mapped()  # also if there is no hit to read
+                    for start in range(0, pairs.query.size, rows):
+                        part = slice(start, start + rows)
+                        own = [pa.array(these[pairs.query[part]]), pa.array(pairs.scores[part])]
+                        columns = [snapshot.array(name, pairs.positions[part]) for name in types]
+                        yield pa.record_batch([*own, *columns], schema=schema)
 
         return batches()
 

@@ -33,7 +33,7 @@ from rbegir.codes.planes import check_dimension
 from rbegir.errors import InputError, whole_number
 from rbegir.search.items import ItemHits, ItemOrder
 from rbegir.search.missrate import MissCertificate
-from rbegir.search.paper import BLOCK, SelectionGeometry, select_paper, thread_sizes
+from rbegir.search.paper import select_paper, thread_sizes
 from rbegir.search.partition import (
     Candidates,
     Int64s,
@@ -152,17 +152,10 @@ class Backend(ABC):
         *,
         per_thread: int = 256,
         queue: int = 1,
-        block: int = BLOCK,
     ) -> tuple[Candidates, MissCertificate]:
-        """The published selection (I = `per_thread`, q = `queue`, T_b = `block`) and what it may miss."""
-        return self._select(list(partitions), values, k, SelectionGeometry(block, per_thread, queue))
-
-    def _select(
-        self, parts: list[Partition], values: Values, k: int, geometry: SelectionGeometry
-    ) -> tuple[Candidates, MissCertificate]:
-        """`search_paper` from exact searches, for a backend that has no other way."""
-        sizes = thread_sizes(parts, geometry.per_thread, geometry.threads)
-        return select_paper(partial(self.search, parts), sizes, values, k, geometry)
+        """The published selection (I = `per_thread`, q = `queue`) and what it may miss."""
+        sizes = thread_sizes(partitions, per_thread)
+        return select_paper(partial(self.search, partitions), sizes, values, k, per_thread, queue)
 
     def search_progressive(
         self,

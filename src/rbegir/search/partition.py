@@ -11,13 +11,14 @@ hits than another; NO_KEY and position −1 fill its row.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from rbegir.base.masks import Mask, both
+from rbegir.codes.score import KeyScores
 from rbegir.errors import InputError
 
 Values = npt.NDArray[np.int16]  # of integer queries
@@ -119,6 +120,53 @@ class Candidates(NamedTuple):
         return Candidates(
             np.take_along_axis(self.keys, columns, 1), np.take_along_axis(self.positions, columns, 1)
         )
+
+
+Search: TypeAlias = Callable[[Values, int, Limits | None], Candidates]  # for given partitions
+
+
+class Pairs(NamedTuple):
+    """Queries, the keywords that they found, and scores; those of a query are in the total order."""
+
+    query: Int64s  # [pairs] number of the query in its batch
+    scores: npt.NDArray[np.float64]  # [pairs]
+    positions: Int64s  # [pairs]
+
+    def only(self, kept: npt.NDArray[np.bool_]) -> Pairs:
+        return Pairs(self.query[kept], self.scores[kept], self.positions[kept])
+
+
+def all_pairs(
+    search: Search,
+    values: Values,
+    scores: Callable[[Values], KeyScores],
+    limits: Limits,
+    room: int,
+    least: int = 1,
+) -> Iterator[Pairs]:
+    """All pairs that the limits allow, in runs of whole queries, with about `room` pairs in memory at a time.
+
+    Each query is searched with a growing k, at first at least `least`, until it has fewer hits. If there are
+    too many pairs, the two halves of the queries are searched one after the other.
+    """
+    found: list[Pairs] = []
+    left, k, held = np.arange(len(values)), max(least, room // max(1, len(values))), 0
+    while left.size:
+        if held + left.size * k > room and len(values) > 1:
+            for half in np.array_split(np.arange(len(values)), 2):
+                for pairs in all_pairs(search, values[half], scores, limits.of(half), room, least):
+                    yield pairs._replace(query=half[pairs.query])
+            return
+        best = search(values[left], k, limits.of(left))
+        full = best.counts == k  # there may be more
+        hits = (best.positions >= 0) & ~full[:, None]
+        of_hits = scores(values[left])(best.keys)[hits]
+        found.append(Pairs(left[np.nonzero(hits)[0]], of_hits, best.positions[hits]))
+        held += found[-1].query.size
+        left, k = left[full], 4 * k
+    query, of_pairs, positions = (np.concatenate(column) for column in zip(*found, strict=True))
+    order = np.argsort(query, kind="stable")
+    yield Pairs(query[order], of_pairs[order], positions[order])
 
 
 def best(keys: Int64s, positions: Int64s, k: int) -> Int64s:

@@ -13,10 +13,10 @@ from rbegir.base import masks
 from rbegir.codes import score
 from rbegir.codes.layout import unpack
 from rbegir.codes.planes import Codes
+from rbegir.search import paper
 from rbegir.search.backend import Backend
 from rbegir.search.items import ItemHits, ItemOrder, add_up, best_items
 from rbegir.search.missrate import MissCertificate, certificate_of_threads
-from rbegir.search.paper import SelectionGeometry
 from rbegir.search.partition import Candidates, Int64s, Limits, Partition, Values
 
 
@@ -67,16 +67,21 @@ class ReferenceBackend(Backend):
                 best[item], firsts[item] = matches[own].max(axis=0), own[0]
         return best_items(np.arange(len(best)), add_up(best, values), firsts, k)
 
-    def _select(
-        self, parts: list[Partition], values: Values, k: int, geometry: SelectionGeometry
+    def search_paper(
+        self,
+        partitions: Sequence[Partition],
+        values: Values,
+        k: int,
+        *,
+        per_thread: int = 256,
+        queue: int = 1,
     ) -> tuple[Candidates, MissCertificate]:
         """Algorithm 1 of the paper, thread by thread."""
-        block, per_thread, queue = geometry
-        keys, positions = self.scores(parts, values)
+        keys, positions = self.scores(partitions, values)
         threads: dict[int, list[int]] = {}
         for index, position in enumerate(positions.tolist()):
-            number, within = divmod(position, block * per_thread)
-            threads.setdefault(number * block + within % block, []).append(index)
+            number, within = divmod(position, paper.BLOCK * per_thread)
+            threads.setdefault(number * paper.BLOCK + within % paper.BLOCK, []).append(index)
         sizes = Counter(len(members) for members in threads.values())
         kept = min(k, sum(min(size, queue) * count for size, count in sizes.items()))
         result = Candidates(*(np.zeros((len(keys), kept), np.int64) for _ in Candidates._fields))
