@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
-from itertools import pairwise, repeat
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -229,18 +229,16 @@ class Snapshot:
 
     def named(self, allow: pa.Array | None, deny: pa.Array | None) -> list[masks.Mask | None]:
         """The positions of each segment that lists of ids leave, including deleted ones; None: all."""
-        allowed = None if allow is None else self.find(allow)
-        denied = None if deny is None else self.find(deny)
-        found = []
-        for one, (start, end) in zip(self.segments, pairwise(self.starts), strict=True):
-            mask = None
-            if allowed is not None:
-                here = (allowed >= start) & (allowed < end)
-                mask = masks.from_positions(allowed[here] - start, one.entry.count)
-            if denied is not None and np.any(here := (denied >= start) & (denied < end)):
-                out = masks.from_positions(denied[here] - start, one.entry.count)
-                mask = masks.complement(out, one.entry.count) if mask is None else mask & ~out
-            found.append(mask)
+        counts = [one.entry.count for one in self.segments]
+        found: list[masks.Mask | None] = [None] * len(counts)
+        if allow is not None:
+            found = [masks.empty(count) for count in counts]
+            for number, _, at in self.by_segment(self.find(allow)):
+                found[number] = masks.from_positions(at, counts[number])
+        if deny is not None:
+            for number, _, at in self.by_segment(self.find(deny)):
+                others = masks.complement(masks.from_positions(at, counts[number]), counts[number])
+                found[number] = masks.both(found[number], others)
         return found
 
     def original(self, positions: Int64s) -> Int64s:
