@@ -272,6 +272,19 @@ def test_columns_of_different_numbers(tmp_path: Path) -> None:
             assert _passing(index, f"{one} {op} {other}") == wanted
 
 
+def test_times_of_different_zones(tmp_path: Path) -> None:
+    days = [datetime.datetime(2024, 5, day, 12) for day in (1, 2, 3)]
+    columns = {
+        "ours": pc.assume_timezone(pa.array(days, pa.timestamp("us")), "UTC"),
+        "theirs": pc.assume_timezone(pa.array([days[0], days[0], days[2]], pa.timestamp("ms")), "Asia/Tokyo"),
+    }
+    with Index.create(tmp_path / "x.rbe", HashEncoder()) as index:
+        index.add(["a", "b", "c"], attributes=columns)
+        assert _passing(index, "ours < theirs") == []  # noon in Tokyo is before noon in Greenwich
+        assert _passing(index, "theirs < ours") == [0, 1, 2]
+        assert _passing(index, "theirs >= ours or ours != theirs") == [0, 1, 2]
+
+
 def test_arrow_expressions(index: Index) -> None:
     wanted = [i for i, row in enumerate(ROWS) if row["small"] is not None and row["small"] > 1]
     assert _passing(index, pc.field("small") > 1) == wanted

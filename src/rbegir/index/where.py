@@ -439,7 +439,9 @@ def slow_tests_in(text: str, *, lists: bool) -> int:
 
 
 def _common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """The type in which to compare two columns of numbers; None: the one that Arrow chooses holds both."""
+    """The type in which to compare two columns, if the one that Arrow would choose does not hold both."""
+    if pa.types.is_timestamp(one) and pa.types.is_timestamp(other) and one.tz and other.tz:
+        return pa.timestamp(max(one.unit, other.unit, key=["s", "ms", "us", "ns"].index), "UTC")
     if pa.types.is_floating(one) != pa.types.is_floating(other):
         return pa.float64()
     return pa.decimal128(20) if one != other and pa.uint64() in (one, other) else None
