@@ -150,28 +150,30 @@ class World:
         everything = np.ones(len(self.wanted.ids), np.bool_)
         keys, rows = self.wanted.hits(values, self.n, k, everything)
         snapshot = self.index._state()
-        numbers, partitions = snapshot.candidates()
+        searched, partitions = snapshot.candidates()
+        starts = searched.starts
         found: list[Candidates] = []
         for shard in range(3):
-            mine = range(shard, len(numbers), 3)
+            mine = range(shard, len(partitions), 3)
             if not mine:
                 continue
             isa = KERNELS[shard % len(KERNELS)]
             part = CpuBackend(self.n, self.planes, threads=1, isa=isa).search(
                 [partitions[i] for i in mine], values, k
             )
-            place = snapshot.locate([numbers[i] for i in mine], part.positions.ravel())
-            found.append(Candidates(part.keys, snapshot.rows(place).reshape(part.positions.shape)))
+            own = np.concatenate([np.arange(starts[i], starts[i + 1]) for i in mine])
+            rows = searched.rows(own[part.positions.ravel()])
+            found.append(Candidates(part.keys, rows.reshape(part.positions.shape)))
         merged_keys, merged_rows = _merge(found, len(values), k)
         yield "sharded", len(values), np.array_equal(merged_keys, keys) and np.array_equal(merged_rows, rows)
 
     def _lossy(self, values: npt.NDArray[np.int16], k: int) -> Iterator[tuple[str, int, bool]]:
         """The modes that may miss: they must miss exactly what the algorithm misses."""
-        numbers, partitions = self.index._state().candidates()
+        _, partitions = self.index._state().candidates()
         plain = ReferenceBackend(self.n, self.planes)
         per_thread, queue = int(self.rng.choice((1, 4, 256))), int(self.rng.choice((1, 2)))
         first = int(self.rng.integers(1, self.planes + 1))
-        if not numbers:
+        if not partitions:
             return
         published, _ = plain.search_paper(partitions, values, k, per_thread=per_thread, queue=queue)
         refined = plain.search_progressive(partitions, values, k, planes=first)

@@ -63,21 +63,6 @@ def test_layout_is_the_stored_one() -> None:
         (lambda: packed_bytes(1, 64, 5), "keyword planes must be a whole number from 1 to 4, got 5"),
         (lambda: packed_bytes(1, 64, True), "keyword planes must be a whole number from 1 to 4, got True"),
         (lambda: packed_bytes(-1, 64, 1), "count must be a whole number of at least 0, got -1"),
-        (lambda: pack(random_codes(3, 64, 5)), "keyword planes must be a whole number from 1 to 4, got 5"),
-        (
-            lambda: unpack(np.zeros(1, np.uint8), 1, 64, 1),
-            r"packed must be a uint8 array of 512 bytes for 1 keyw",
-        ),
-        (lambda: unpack(b"x", 1, 64, 1), "got bytes"),
-        (lambda: unpack(np.zeros(512, np.int8), 1, 64, 1), r"got int8 \[512\]"),
-        (
-            lambda: unpack(np.zeros(512, np.uint8), 1, 64, 1, np.array([1])),
-            "positions must be from 0 to 0, got 1 to 1",
-        ),
-        (
-            lambda: unpack(np.zeros(512, np.uint8), 1, 64, 1, np.array([0.5])),
-            "positions must be a one-dimensional",
-        ),
     ],
 )
 def test_refuses(call, message: str) -> None:

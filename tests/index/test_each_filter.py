@@ -17,7 +17,7 @@ import rbegir
 from rbegir.codes import score
 from rbegir.errors import FilterError, InputError
 from rbegir.index import filter as filters
-from rbegir.index.query import for_awaited
+from rbegir.index.query import Caller, calling
 from tests.index.fakes import HashEncoder
 from tests.reranking import make_model, some_texts
 
@@ -188,7 +188,7 @@ def test_values_that_nobody_waits_for_are_given_up(path: Path, monkeypatch: pyte
     wheres = [f"price = {number}" for number in range(20)]
     with rbegir.Index.open(path, model=ENCODER, read_only=True) as index:
         calls = iter(range(10**6))
-        with for_awaited(lambda query: next(calls) < 10):
+        with calling(Caller(awaited=lambda query: next(calls) < 10)):
             hits = index.search(["w1"] * 20, 9, where=wheres)
         assert not hits.counts.any()
         assert not any(one.segment.filters for one in index.snapshot.segments)
@@ -216,7 +216,7 @@ def test_a_filter_that_nobody_waits_for_is_given_up(path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(filters.Filter, "_evaluate", noted)
     index = rbegir.Index.open(path, model=ENCODER, read_only=True)
-    with for_awaited(lambda query: query not in gone):
+    with calling(Caller(awaited=lambda query: query not in gone)):
         hits = index.search(queries, 9, where=wheres)
     assert rows[:6] == [64] * 5 + [128]  # two tests of texts, then one
     assert sum(rows) == 5 * 64 + COUNT

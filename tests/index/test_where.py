@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import itertools
+import operator
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
@@ -243,6 +244,47 @@ def test_columns_of_every_segment(index: Index) -> None:
     assert _passing(index, 'small = "odd ""name"""') == [i for i, r in enumerate(ROWS) if r["small"] == i]
 
 
+def test_both_zeros_of_floats_are_zero(tmp_path: Path) -> None:
+    with Index.create(tmp_path / "x.rbe", HashEncoder()) as index:
+        index.add(["a", "b", "c"], attributes={"x": [0.0, -0.0, 1.0]})
+        for zero in ("0", "-0.0"):
+            assert _passing(index, f"x = {zero}") == _passing(index, f"x in ({zero}, 7)") == [0, 1]
+            assert _passing(index, f"x not in ({zero})") == [2]
+
+
+def test_columns_of_different_numbers(tmp_path: Path) -> None:
+    columns = {
+        "whole": pa.array([2**24 + 1, -1, 5, 2**40], pa.int64()),
+        "single": pa.array([2**24, -1, 5, None], pa.float32()),
+        "double": pa.array([2.0**24, -1.5, 5, 2.0**40]),
+        "unsigned": pa.array([2**64 - 1, 2**64 - 1, 5, 2**40], pa.uint64()),
+    }
+    rows = pa.table(columns).to_pylist()
+    meanings = {"=": operator.eq, "!=": operator.ne, "<": operator.lt, ">=": operator.ge}
+    with Index.create(tmp_path / "x.rbe", HashEncoder()) as index:
+        index.add(["a", "b", "c", "d"], attributes=columns)
+        pairs = [pair for pair in itertools.permutations(columns, 2) if set(pair) != {"unsigned", "double"}]
+        for (one, other), (op, meaning) in itertools.product(pairs, meanings.items()):
+            if {one, other} == {"unsigned", "single"}:
+                continue  # 2⁶⁴ − 1 is no float
+            values = [(row[one], row[other]) for row in rows]
+            wanted = [i for i, both in enumerate(values) if None not in both and meaning(*both)]
+            assert _passing(index, f"{one} {op} {other}") == wanted
+
+
+def test_times_of_different_zones(tmp_path: Path) -> None:
+    days = [datetime.datetime(2024, 5, day, 12) for day in (1, 2, 3)]
+    columns = {
+        "ours": pc.assume_timezone(pa.array(days, pa.timestamp("us")), "UTC"),
+        "theirs": pc.assume_timezone(pa.array([days[0], days[0], days[2]], pa.timestamp("ms")), "Asia/Tokyo"),
+    }
+    with Index.create(tmp_path / "x.rbe", HashEncoder()) as index:
+        index.add(["a", "b", "c"], attributes=columns)
+        assert _passing(index, "ours < theirs") == []  # noon in Tokyo is before noon in Greenwich
+        assert _passing(index, "theirs < ours") == [0, 1, 2]
+        assert _passing(index, "theirs >= ours or ours != theirs") == [0, 1, 2]
+
+
 def test_arrow_expressions(index: Index) -> None:
     wanted = [i for i, row in enumerate(ROWS) if row["small"] is not None and row["small"] > 1]
     assert _passing(index, pc.field("small") > 1) == wanted
@@ -307,6 +349,14 @@ def test_texts_in_double_quotes_are_explained() -> None:
     assert caught.value.hint.startswith(
         "a text stands in single quotes, a column in double ones; the columns"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "place"), [("'\ud800' = word", 2), ("word like 'a\udfff'", 13), ('"\ud800" = 1', 2)]
+)
+def test_half_a_character_is_refused(text: str, place: int) -> None:
+    with pytest.raises(FilterError, match=f"^where holds a lone surrogate at character {place}$"):
+        Filter(text, TYPES)
 
 
 def test_too_long_a_filter() -> None:

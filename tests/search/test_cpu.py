@@ -314,47 +314,6 @@ def test_mask_round_trip() -> None:
     passes = np.random.default_rng(0).random(130) < 0.5
     np.testing.assert_array_equal(masks.to_bools(masks.from_bools(passes), 130), passes)
     assert masks.from_bools(np.zeros(0, dtype=bool)).shape == (0,)
-    with pytest.raises(InputError, match=r"flags must be a bool array \[count\], got float64 \[3\]"):
-        masks.from_bools(np.zeros(3))
-
-
-@pytest.mark.parametrize("backend", [CpuBackend, ReferenceBackend])
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"k": 0}, "k must be a whole number of at least 1, got 0"),
-        ({"k": -3}, "k must be a whole number of at least 1, got -3"),
-        ({"k": 2.0}, r"k must be a whole number of at least 1, got 2\.0"),
-        ({"k": True}, "k must be a whole number of at least 1, got True"),
-        ({"values": np.zeros((1, 64))}, r"values must be an int16 array \[queries, 64\], got float64"),
-        ({"values": [[0] * 64]}, "values must be an int16 array .* got list"),
-        ({"values": np.zeros((1, 63), np.int16)}, r"values must have shape \[queries, 64\], got \[1, 63\]"),
-        ({"values": np.zeros(64, np.int16)}, r"got \[64\]"),
-        ({"values": np.full((1, 64), 256, np.int16)}, "values of a query must be within ±255"),
-        ({"values": np.full((1, 64), -(2**15), np.int16)}, "values of a query must be within ±255"),
-        (
-            {"packed": np.zeros(100, np.uint8)},
-            r"packed of partition 0 must be uint8 \[1024\] for 10 keywords",
-        ),
-        ({"packed": np.zeros(1024, np.int8)}, r"got int8 \[1024\]"),
-        ({"packed": b""}, "got bytes"),
-        ({"count": -1}, "count of partition 0 must be a whole number of at least 0, got -1"),
-        ({"count": 1.5}, "count of partition 0 must be a whole number of at least 0, got 1.5"),
-        (
-            {"mask": np.zeros(1, np.int64)},
-            r"mask of partition 0 must be uint64 \[1\], one bit .* got int64 \[1\]",
-        ),
-        ({"mask": np.zeros(2, np.uint64)}, r"got uint64 \[2\]"),
-        ({"mask": [1]}, "got list"),
-    ],
-)
-def test_refuses(backend, change: dict, message: str) -> None:
-    part = {"packed": np.zeros(1024, np.uint8), "count": 10, "mask": None}
-    call = {"values": np.zeros((1, 64), np.int16), "k": 5}
-    for name, value in change.items():
-        (part if name in part else call)[name] = value
-    with pytest.raises(InputError, match=message):
-        backend(64, 2).search([Partition(**part)], call["values"], call["k"])
 
 
 def test_refuses_settings() -> None:

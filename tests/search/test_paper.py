@@ -8,7 +8,6 @@ import pytest
 from rbegir.base import masks
 from rbegir.codes.layout import pack
 from rbegir.codes.planes import Codes
-from rbegir.errors import InputError
 from rbegir.search.backend import Partition
 from rbegir.search.cpu import CpuBackend
 from rbegir.search.paper import BLOCK, queue_heads, thread_of, thread_sizes
@@ -90,17 +89,3 @@ def test_misses_follow_the_certificate() -> None:
     assert recall_of(paper.positions, exact.positions) == pytest.approx(
         certificate.expected_recall, abs=4 * spread
     )
-
-
-@pytest.mark.parametrize("backend", [CpuBackend, ReferenceBackend])
-def test_refuses(backend) -> None:
-    parts = [Partition(np.zeros(1024, np.uint8), 10)]
-    values = np.zeros((1, 64), np.int16)
-    for change, message in (
-        ({"per_thread": 0}, "per_thread must be a whole number of at least 1, got 0"),
-        ({"queue": -1}, "queue must be a whole number of at least 1, got -1"),
-        ({"queue": 1.0}, r"queue must be a whole number of at least 1, got 1\.0"),
-        ({"k": 0}, "k must be a whole number of at least 1, got 0"),
-    ):
-        with pytest.raises(InputError, match=message):
-            backend(64, 2).search_paper(parts, values, **{"k": 3, **change})

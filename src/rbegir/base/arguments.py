@@ -47,8 +47,11 @@ def fitting(what: str, hint: str) -> Iterator[None]:
         raise InputError(f"there is not enough memory for {what}", hint=hint) from error
 
 
-def check_texts(texts: Any, argument: str = "texts", vectors: str = VECTORS_HINT) -> pa.Array:
-    """Convert a list of str, or an Arrow or NumPy array of strings, to a string array without nulls.
+def check_texts(
+    texts: Any, argument: str = "texts", vectors: str = VECTORS_HINT, *, missing: bool = False
+) -> pa.Array:
+    """Convert a list of str, or an Arrow or NumPy array of strings, to a string array; with `missing`, some
+    may be None.
 
     `vectors` is the hint for a caller who gives these instead.
     """
@@ -61,7 +64,8 @@ def check_texts(texts: Any, argument: str = "texts", vectors: str = VECTORS_HINT
         raise InputError(
             f"{argument} must be a list of texts, got {texts.dtype} {list(texts.shape)}", hint=vectors
         )
-    return _complete(_strings(texts, argument), argument, "a text", hint="leave out rows without a text")
+    array = _strings(texts, argument)
+    return array if missing else _complete(array, argument, "a text", hint="leave out rows without a text")
 
 
 def check_queries(queries: Any) -> list[str]:

@@ -8,8 +8,6 @@ A backend takes the candidates of a partition in this form.
 import numpy as np
 import numpy.typing as npt
 
-from rbegir.errors import InputError, describe
-
 Mask = npt.NDArray[np.uint64]
 
 
@@ -20,8 +18,6 @@ def empty(count: int) -> Mask:
 
 def from_bools(flags: npt.NDArray[np.bool_]) -> Mask:
     """[count] flags → mask."""
-    if not isinstance(flags, np.ndarray) or flags.dtype != np.bool_ or flags.ndim != 1:
-        raise InputError(f"flags must be a bool array [count], got {describe(flags)}")
     packed = np.packbits(flags, bitorder="little")
     return np.pad(packed, (0, -packed.size % 8)).view("<u8").astype(np.uint64, copy=False)
 

@@ -34,7 +34,7 @@ from rbegir.errors import ClusterError, InputError
 from rbegir.search.backend import Candidates, check_candidates, check_planes, estimate_recall, on_cpu
 from rbegir.search.hits import Cursor, Hits
 from rbegir.search.items import best_of_items, item_numbers
-from rbegir.search.paper import SelectionGeometry, select_paper, whole_thread_sizes
+from rbegir.search.paper import select_paper, whole_thread_sizes
 from rbegir.search.partition import Int64s, best, merge, recall_of
 from rbegir.search.request import SearchRequest, Tenant
 from rbegir.search.rerank import (
@@ -291,8 +291,9 @@ class Gatherer:
             part = np.searchsorted(starts, found.positions, "right") - 1
             return Candidates(found.keys, found.positions - starts[part] + begins[part])
 
-        geometry = SelectionGeometry(per_thread=request.per_thread, queue=request.queue)
-        found, certificate = select_paper(search, sizes, values, request.depth, geometry)
+        found, certificate = select_paper(
+            search, sizes, values, request.depth, request.per_thread, request.queue
+        )
         part = np.searchsorted(begins, found.positions, "right") - 1
         places = found.positions - begins[part] + starts[part]
         return Candidates(found.keys, places), {"certificate": certificate}

@@ -44,11 +44,11 @@ from rbegir.encode.reranker import Spelling
 from rbegir.errors import BusyError, ClusterError, DeadlineError, FileError, RbegirError
 from rbegir.index.format import VERSION
 from rbegir.index.query import limits_of, scope
-from rbegir.index.snapshot import Positions, Snapshot
+from rbegir.index.snapshot import Snapshot
 from rbegir.index.tenant import within
 from rbegir.search.backend import coarse, on_cpu, open_backend
 from rbegir.search.paper import BLOCK, thread_of
-from rbegir.search.partition import Values
+from rbegir.search.partition import Partition, Values
 from rbegir.search.request import SearchRequest, Tenant
 from rbegir.search.rerank import find_by_words
 
@@ -170,18 +170,15 @@ class Loaded:
     snapshot: Snapshot
     starts: Places  # [segments]
 
-    def places(self, place: Positions) -> Places:
-        return self.starts[place.segment] + place.position
-
-    def place(self, places: Places) -> Positions:
-        """The inverse of `places`; they must be in this assignment."""
+    def positions(self, places: Places) -> Places:
+        """The positions in the snapshot of places in the whole index, which must be in this assignment."""
         part = np.searchsorted(self.starts, places, "right") - 1
-        return Positions(part, places - self.starts[part])
+        return self.snapshot.starts[part] + places - self.starts[part]
 
     def columns(self, places: Places, names: Sequence[str]) -> Columns:
         """What is stored of keywords of this share."""
-        place, snapshot = self.place(places), self.snapshot
-        return snapshot.rows(place), snapshot.ids(place), {n: snapshot.column(n, place) for n in names}
+        at, snapshot = self.positions(places), self.snapshot
+        return snapshot.rows(at), snapshot.ids(at), {name: snapshot.column(name, at) for name in names}
 
     def ready(self, weights: tuple[Any, Any, float] | None = None) -> int:
         """Check the codes, so that the first question is as fast as the next; returns how many they are.
@@ -198,8 +195,14 @@ class Loaded:
 
     def whole_segments(self, request: SearchRequest) -> dict[int, bool]:
         """For segments with candidates, by number in the whole index: whether all keywords are candidates."""
-        pairs = zip(*scope(self.snapshot, request, 0)[:2], strict=True)
-        return {self.share.numbers[number]: partition.mask is None for number, partition in pairs}
+        pairs = zip(*self._candidates(request), strict=True)
+        return {number: partition.mask is None for number, partition in pairs}
+
+    def _candidates(self, request: SearchRequest) -> tuple[list[int], list[Partition]]:
+        """The segments with candidates, by number in the whole index, and their partitions."""
+        searched, partitions, _ = scope(self.snapshot, request, 0)
+        numbers = dict(zip(self.starts.tolist(), self.share.numbers, strict=True))
+        return [numbers[one.start] for one in searched.segments], partitions
 
     def thread_counts(
         self, request: SearchRequest, offsets: dict[int, int]
@@ -207,8 +210,8 @@ class Loaded:
         """Candidates per thread of the published search: for each segment its first thread, and the counts
         from that on. Segment `number` begins at position `offsets[number]` of the search."""
         parts = []
-        for number, (_, count, mask, _) in zip(*scope(self.snapshot, request, 0)[:2], strict=True):
-            offset = offsets[self.share.numbers[number]]
+        for number, (_, count, mask, _) in zip(*self._candidates(request), strict=True):
+            offset = offsets[number]
             here = np.arange(count) if mask is None else masks.to_positions(mask, count)
             first = offset // (BLOCK * request.per_thread) * BLOCK
             counts = np.bincount(thread_of(offset + here, request.per_thread) - first)
@@ -229,38 +232,38 @@ class Loaded:
         """The best k by lexical score among the keywords that pass the filters, as `search.rerank.WordHits`
         has them, with places as positions."""
         snapshot = within(self.snapshot, request.tenant)
-        numbers, partitions, filters = scope(snapshot, request, len(queries))
+        searched, partitions, filters = scope(snapshot, request, len(queries))
         limit = request.depth
         shape = (len(queries), limit)
         if not partitions:
             return np.full(shape, -1), np.zeros(shape, np.float32), np.zeros(shape, np.int64)
         spelling = Spelling(*weights)
-        lexical = [snapshot.segments[number].segment.words(spelling) for number in numbers]
+        lexical = [one.segment.words(spelling) for one in searched.segments]
         backend = open_backend("cpu", *self.share.manifest.shape)
         found = find_by_words(
             backend, partitions, lexical, values, queries, limit, filters, threads=cpu_count()
         )
-        found_at = snapshot.locate(numbers, np.maximum(found.positions, 0).ravel())
-        places = self.places(snapshot.original(found_at))
+        places = searched.original(found.positions.ravel()).reshape(shape)
         snapshot.check_mapped()
-        return np.where(found.positions < 0, -1, places.reshape(shape)), found.scores, found.keys
+        return places, found.scores, found.keys
 
     def codes_at(self, places: Places) -> npt.NDArray[np.uint64]:
         """The planes [planes, places, words] of the codes of keywords of this share."""
-        return self.snapshot.codes(self.place(places)).planes
+        return self.snapshot.codes(self.positions(places)).planes
 
     def codes(self, ids: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
         """Which of these ids this shard has, and the planes [planes, found, words] of their codes."""
-        place = self.snapshot.find(ids)
-        found = np.flatnonzero(place.segment >= 0)
-        here = self.snapshot.codes(Positions(place.segment[found], place.position[found]))
-        return found, here.planes
+        positions = self.snapshot.find(ids)
+        found = np.flatnonzero(positions >= 0)
+        return found, self.snapshot.codes(positions[found]).planes
 
 
 def opened(share: Assignment, device: str, before: Snapshot | None = None) -> Loaded:
     """An assignment with its files open; segments that `before` has open are shared with it."""
     snapshot = Snapshot(share.location.fetch(share.manifest.files), share.manifest, before)
     snapshot.accelerated = not on_cpu(device)
+    for one, start in zip(snapshot.segments, share.starts, strict=True):
+        one.start = start
     return Loaded(share, snapshot, np.asarray(share.starts, np.int64))
 
 
@@ -343,19 +346,16 @@ class Shard:
 
     def _scan(self, loaded: Loaded, scan: Scan) -> Found:
         manifest, snapshot = loaded.share.manifest, within(loaded.snapshot, scan.request.tenant)
-        numbers, partitions, _ = searched = scope(snapshot, scan.request, len(scan.values))
+        found_in, partitions, _ = searched = scope(snapshot, scan.request, len(scan.values))
         counted = sum(partition.count for partition in partitions)
         nothing = np.zeros((len(scan.values), 0), np.int64)
         if not partitions:
             return Found(nothing, nothing, None if scan.planes is None else nothing)
 
         def places(positions: Places) -> Places:
-            found = positions.copy()  # −1 where a query has no further hit
-            real = positions >= 0
-            found[real] = loaded.places(snapshot.original(snapshot.locate(numbers, positions[real])))
-            return found
+            return found_in.original(positions.ravel()).reshape(positions.shape)
 
-        limits = limits_of(snapshot, searched, scan.request, scan.floors)
+        limits = limits_of(searched, scan.request, scan.floors)
         if scan.planes is None:
             backend = self._backend(*manifest.shape, "cpu" if snapshot.gathered else self._device)
             keys, positions = backend.search(partitions, scan.values, scan.request.k, limits)

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rbegir.codes.planes import MAX_KEYWORD_PLANES, WORD, Codes, check_dimension
-from rbegir.errors import InputError, describe, whole_number
+from rbegir.errors import whole_number
 
 GROUP = 64
 LAYOUT_VERSION = 1
@@ -44,7 +44,6 @@ def packed_bytes(count: int, n: int, planes: int) -> int:
 def pack(codes: Codes) -> npt.NDArray[np.uint8]:
     """Codes in the packed layout, as one flat array."""
     planes, count = codes.plane_count, len(codes)
-    check_keyword_planes(planes)
     rows = codes.n // 8
     padded = np.zeros((planes, groups(count) * GROUP, codes.n // WORD), dtype="<u8")
     padded[:, :count] = codes.planes
@@ -60,22 +59,11 @@ def unpack(
     positions: npt.NDArray[np.integer] | None = None,
 ) -> Codes:
     """The inverse of `pack`, for all keywords or those at `positions`."""
-    size = packed_bytes(count, n, planes)
-    if not isinstance(packed, np.ndarray) or packed.dtype != np.uint8 or packed.shape != (size,):
-        raise InputError(
-            f"packed must be a uint8 array of {size} bytes for {count} keywords, got {describe(packed)}"
-        )
     rows = packed.reshape(planes, groups(count), n // 8, GROUP)
     if positions is None:
         flat = rows.transpose(0, 1, 3, 2).reshape(planes, groups(count) * GROUP, n // 8)[:, :count]
     else:
-        at = np.asarray(positions)
-        if at.ndim != 1 or (at.size and not np.issubdtype(at.dtype, np.integer)):
-            raise InputError("positions must be a one-dimensional integer array")
-        if at.size and (at.min() < 0 or at.max() >= count):
-            raise InputError(f"positions must be from 0 to {count - 1}, got {at.min()} to {at.max()}")
-        at = at.astype(np.int64)
-        # advanced indices come first: [at, planes, rows]
-        flat = rows[:, at // GROUP, :, at % GROUP].transpose(1, 0, 2)
+        # advanced indices come first: [positions, planes, rows]
+        flat = rows[:, positions // GROUP, :, positions % GROUP].transpose(1, 0, 2)
     words = np.ascontiguousarray(flat).view("<u8").astype(np.uint64, copy=False)
     return Codes(words.reshape(planes, -1, n // WORD), n)

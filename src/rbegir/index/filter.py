@@ -180,7 +180,7 @@ def _divided(filters: Sequence[Filter], segment: Segment) -> Iterator[masks.Mask
         column = segment.whole(tests[0].column)
         for start in range(0, segment.count, BLOCK_ROWS):
             yield None
-            block = column.slice(start, BLOCK_ROWS).cast(values.type.value_type)
+            block = column.slice(start, BLOCK_ROWS)
             numbers = pc.index_in(block, value_set=values.dictionary).fill_null(-1)
             _core.divide(numbers.to_numpy(), start, found)
     for one, number in zip(filters, values.indices.to_pylist(), strict=True):

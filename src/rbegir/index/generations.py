@@ -46,7 +46,6 @@ from rbegir.encode.encoder import Encoder
 from rbegir.errors import InputError, MismatchError, whole_number
 from rbegir.index.creation import keywords_of
 from rbegir.index.query import encode_queries
-from rbegir.index.snapshot import Positions
 from rbegir.index.store import Ids, Index, Vectors
 from rbegir.index.tenant import within
 from rbegir.search.hits import Cursor, Hits, keep, merge
@@ -211,7 +210,7 @@ class Generations:
         given = check_ids(ids, unique=True)
         left, parts = np.arange(len(given)), []
         for index in reversed(_used(self.indexes)):  # the newest generation that has an id counts
-            there = index.snapshot.find(given.take(left)).segment >= 0
+            there = index.snapshot.find(given.take(left)) >= 0
             parts.append((index, left[there]))
             left = left[~there]
         if left.size:
@@ -233,11 +232,10 @@ class Generations:
         newer: list[Index] = []
         for index in reversed(_used(self._lent())):
             state = within(index.snapshot, tenant)
-            places = state.select(where) if wanted is None else state.find(wanted)
-            there = places.segment >= 0
-            found = state.ids(Positions(places.segment[there], places.position[there]))
+            positions = state.select(where) if wanted is None else state.find(wanted)
+            found = state.ids(positions[positions >= 0])
             for other in newer:  # what a newer generation replaces is deleted only with it
-                found = found[other.snapshot.find(check_ids(found)).segment < 0] if len(found) else found
+                found = found[other.snapshot.find(check_ids(found)) < 0] if len(found) else found
             gone |= dict.fromkeys(found.tolist())
             newer.append(index)
         for index in _used(self.indexes):

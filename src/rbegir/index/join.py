@@ -32,10 +32,9 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -51,26 +50,13 @@ from rbegir.index.filter import Filter
 from rbegir.index.segment import Segment, read_column
 from rbegir.index.snapshot import Snapshot
 from rbegir.index.writer import Progress, WriterLock
-from rbegir.search.backend import Backend, Candidates
-from rbegir.search.partition import Limits, Values
+from rbegir.search.backend import Backend
+from rbegir.search.partition import Limits, Pairs, Search, Values, all_pairs
 from rbegir.search.request import SearchRequest, Tenant, Where
 
 ROOM = 1 << 22  # pairs in memory at a time, about 60 bytes each
 MOST_QUERIES = 1 << 14  # per batch
-FIRST_K = 64  # hits per query that a search by score asks for first
-
-Search = Callable[[Values, int, Limits | None], Candidates]
-
-
-class Pairs(NamedTuple):
-    """Scored pairs, ordered by query, those of a query in the total order."""
-
-    query: Int64s  # [pairs] number of the query in its batch
-    scores: npt.NDArray[np.float64]  # [pairs]
-    positions: Int64s  # [pairs] of the keyword, counted through all segments
-
-    def only(self, kept: npt.NDArray[np.bool_]) -> Pairs:
-        return Pairs(self.query[kept], self.scores[kept], self.positions[kept])
+FIRST_K = 64  # hits per query that a search by score asks for first, at least
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,20 +126,14 @@ class Join:
         """The pairs of each batch of queries, beginning with batch number `first`."""
         where = None if self.where is None else Filter.of(self.where, self.keywords.types())
         passing = None if where is None else [where.passing(one.segment) for one in self.keywords.segments]
-        numbers, partitions = self.keywords.candidates(passing)
-
-        def search(values: Values, k: int, limits: Limits | None) -> Candidates:
-            if not partitions:
-                return Candidates.none(len(values))
-            return backend.search(partitions, values, k, limits)
-
-        offsets = _offsets(self.keywords, numbers)
+        keywords, partitions = self.keywords.candidates(passing)
+        search = functools.partial(backend.search, partitions)
+        starts = {one.segment: start for one, start in zip(keywords.segments, keywords.starts, strict=False)}
         for segment, positions in itertools.islice(self.spans(), first, None):
             values = as_queries(self.scorer, segment.codes(positions))
-            own = None if self.itself else offsets[segment] + positions
-            yield (
-                self._batch(segment, positions, pairs, numbers) for pairs in self._pairs(search, values, own)
-            )
+            own = None if self.itself else starts[segment] + positions
+            found = self._pairs(search, values, own)
+            yield (self._batch(segment, positions, pairs, keywords) for pairs in found)
 
     def _pairs(self, search: Search, values: Values, own: Int64s | None) -> Iterator[Pairs]:
         """The pairs of a batch of queries; `own` has the queries' positions if they are to be left out."""
@@ -173,50 +153,27 @@ class Join:
                 pairs = pairs.only(_ranks(pairs.query) <= self.k)
             yield pairs
 
-    def _batch(self, segment: Segment, positions: Int64s, pairs: Pairs, numbers: list[int]) -> pa.RecordBatch:
+    def _batch(self, segment: Segment, positions: Int64s, pairs: Pairs, keywords: Snapshot) -> pa.RecordBatch:
         """Pairs with the ids, and texts if requested, of both sides."""
-        places = self.keywords.locate(numbers, pairs.positions)
         at = int64_array(pairs.query)
         columns = [
             segment.ids(positions).take(at),
-            self.keywords.array("id", places),
+            keywords.array("id", pairs.positions),
             pa.array(_ranks(pairs.query).astype(np.int32)),
             pa.array(pairs.scores),
         ]
         if self.texts:
             columns.append(read_column(segment, "text", pa.string(), positions).take(at))
-            columns.append(self.keywords.array("text", places))
+            columns.append(keywords.array("text", pairs.positions))
         self.queries.check_mapped()
         return pa.record_batch(columns, schema=self.schema)
 
 
 def reaching(search: Search, values: Values, scorer: Encoder | None, min_score: float) -> Iterator[Pairs]:
-    """All pairs that reach a score, in runs of whole queries.
-
-    Each query is searched with a growing k until it has fewer hits. If there are too many pairs, the two
-    halves of the queries are searched one after the other.
-    """
-    limits = _reach(min_score, key_scores(scorer, values), len(values))
-    found: list[Pairs] = []
-    left, k, held = np.arange(len(values)), FIRST_K, 0
-    while left.size:
-        if held + left.size * k > ROOM and len(values) > 1:
-            half = len(values) // 2
-            yield from reaching(search, values[:half], scorer, min_score)
-            for pairs in reaching(search, values[half:], scorer, min_score):
-                yield pairs._replace(query=half + pairs.query)
-            return
-        best = search(values[left], k, limits.of(left))
-        scores = key_scores(scorer, values[left])(best.keys)
-        reach = best.positions >= 0  # [left, ≤ k]
-        more = reach[:, -1] if best.keys.shape[1] == k else np.zeros(left.size, np.bool_)
-        reach = reach & ~more[:, None]
-        found.append(Pairs(left[np.nonzero(reach)[0]], scores[reach], best.positions[reach]))
-        held += found[-1].query.size
-        left, k = left[more], 4 * k
-    query, scores, positions = (np.concatenate(column) for column in zip(*found, strict=True))
-    order = np.argsort(query, kind="stable")
-    yield Pairs(query[order], scores[order], positions[order])
+    """All pairs that reach a score, in runs of whole queries."""
+    scores = functools.partial(key_scores, scorer)
+    limits = _reach(min_score, scores(values), len(values))
+    return all_pairs(search, values, scores, limits, ROOM, FIRST_K)
 
 
 def _reach(min_score: float, scores: KeyScores, queries: int) -> Limits:
@@ -234,13 +191,10 @@ def groups(
     about 60 bytes per keyword.
     """
     SearchRequest(None, min_score=min_score)  # checks it
-    numbers, partitions = state.candidates()
-    offsets = _offsets(state, numbers)
-    starts = [*offsets.values(), sum(part.count for part in partitions)]
-    live = [offsets[segment] + positions for segment, positions in state.spans(MOST_QUERIES)]
-    keywords = np.concatenate([np.zeros(0, np.int64), *live])
+    state, partitions = state.candidates()
+    starts, keywords = state.starts, state.select(None)
     parent = np.arange(starts[-1])  # of each keyword in the tree of its group; it never comes later
-    parent[keywords] = keywords[_first_of_equals(state.codes(state.locate(numbers, keywords)).planes)]
+    parent[keywords] = keywords[_first_of_equals(state.codes(keywords).planes)]
     nodes = np.unique(parent[keywords])
     of_nodes = [
         masks.from_positions(nodes[(nodes >= low) & (nodes < high)] - low, high - low)
@@ -253,7 +207,7 @@ def groups(
             mask = mask.copy()
             mask[: max(0, int(queries[0] - low)) >> 6] = 0
             later.append(part._replace(mask=mask))
-        values = as_queries(scorer, state.codes(state.locate(numbers, queries)))
+        values = as_queries(scorer, state.codes(queries))
         search = functools.partial(backend.search, later)
         for pairs in reaching(search, values, scorer, min_score):
             pairs = pairs.only(pairs.positions > queries[pairs.query])
@@ -263,8 +217,7 @@ def groups(
     members = np.flatnonzero(sizes[group] > 1)
     group = (np.cumsum(sizes > 1) - 1)[group[members]]  # numbered by their first keywords
     order = np.argsort(group, kind="stable")
-    places = state.locate(numbers, keywords[members[order]])
-    stored = {name: state.array(name, places) for name in ("id", "text")}
+    stored = {name: state.array(name, keywords[members[order]]) for name in ("id", "text")}
     return pa.table({"group": int64_array(group[order]), **stored})
 
 
@@ -329,13 +282,6 @@ def new_parquet(path: Path) -> Path:
             hint=f"name it {path.with_suffix('.parquet')}",
         )
     return new_file(path)
-
-
-def _offsets(state: Snapshot, numbers: Sequence[int]) -> dict[Segment, int]:
-    """The position of the first keyword of each of these segments, counted through them."""
-    segments = [state.segments[number] for number in numbers]
-    ends = itertools.accumulate((one.entry.count for one in segments), initial=0)
-    return {one.segment: start for one, start in zip(segments, ends, strict=False)}
 
 
 def _ranks(query: Int64s) -> Int64s:

@@ -40,9 +40,8 @@ def maxsim(state: Snapshot, queries: Sequence[Any], request: SearchRequest, sear
     found: list[list[pa.Array]] = []
     for number, vectors in enumerate(values):
         hits = backend.maxsim(partitions, vectors, order, request.depth)
-        places = snapshot.locate(range(len(snapshot.segments)), hits.firsts)
         of_query = np.full(hits.items.size, number), np.arange(1, hits.items.size + 1)
-        stored = snapshot.array(item, places), pa.array(hits.scores), snapshot.array("id", places)
+        stored = [snapshot.array(item, hits.firsts), pa.array(hits.scores), snapshot.array("id", hits.firsts)]
         found.append([*map(pa.array, of_query), *stored])
     kinds = (pa.int64(), pa.int64(), snapshot.types()[item], pa.float64(), snapshot.types()["id"])
     schema = pa.schema(list(zip(names, kinds, strict=True)))
@@ -52,12 +51,12 @@ def maxsim(state: Snapshot, queries: Sequence[Any], request: SearchRequest, sear
 def _all_partitions(snapshot: Snapshot, request: SearchRequest) -> list[Partition]:
     """Every segment with its candidates, those without any too, so that positions do not change with the
     filter: what a backend knows about the order of items holds for all filters."""
-    numbers, partitions, _ = scope(snapshot, request, 0)
-    having = dict(zip(numbers, partitions, strict=True))
+    searched, partitions, _ = scope(snapshot, request, 0)
+    having = dict(zip(searched.segments, partitions, strict=True))
     return [
-        having.get(number)
+        having.get(one)
         or Partition(one.segment.packed(), one.entry.count, masks.freeze(masks.empty(one.entry.count)))
-        for number, one in enumerate(snapshot.segments)
+        for one in snapshot.segments
     ]
 
 
@@ -65,11 +64,9 @@ def _item_order(snapshot: Snapshot, item: str) -> ItemOrder:
     """The live keywords, item after item; items are in the order of their first keywords. Read once per
     snapshot."""
     if item not in snapshot.items:
-        places = snapshot.select(None)  # in the order of rows
-        items = item_numbers(snapshot.array(item, places))
+        positions = snapshot.select(None)  # in the order of rows
+        items = item_numbers(snapshot.array(item, positions))
         by_item = np.argsort(items, kind="stable")
         starts = np.flatnonzero(np.diff(items[by_item], prepend=-1))
-        begins = np.cumsum([0, *(one.entry.count for one in snapshot.segments)])
-        positions = (begins[places.segment] + places.position)[by_item]
-        snapshot.items[item] = ItemOrder(positions, np.append(starts, items.size))
+        snapshot.items[item] = ItemOrder(positions[by_item], np.append(starts, items.size))
     return snapshot.items[item]

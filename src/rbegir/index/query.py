@@ -6,15 +6,16 @@ their cost does not depend on the size of the index.
 
 import itertools
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NamedTuple, TypeVar, cast
+from functools import partial
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rbegir.base.arguments import as_batch, check_queries
+from rbegir.base.arguments import as_batch, check_queries, words_in
 from rbegir.base.devices import cpu_count, names_of
 from rbegir.base.masks import Mask, both, empty
 from rbegir.codes.planes import Codes
@@ -30,16 +31,28 @@ from rbegir.index.tenant import within
 from rbegir.search.backend import Backend, Candidates, Partition, check_planes, coarse, on_cpu, open_backend
 from rbegir.search.hits import Cursor, Hits, attribute_column
 from rbegir.search.items import best_of_items, item_numbers
-from rbegir.search.partition import Int64s, Limits
+from rbegir.search.partition import Int64s, Limits, all_pairs
 from rbegir.search.request import QueryFilters, SearchRequest, Where
 from rbegir.search.rerank import VectorReranker, by_code_alone, find_candidates, rerank
 
-T = TypeVar("T")
 SCANNED = 64  # queries whose hits are found together …
 SCANNED_HITS = 1 << 20  # … unless they have more hits than this; a single query may have more
-_watcher: ContextVar[Callable[[str], None] | None] = ContextVar("watcher", default=None)
-_weigher: ContextVar[Callable[[npt.NDArray[np.int64]], None] | None] = ContextVar("weigher", default=None)
-_awaited: ContextVar[Callable[[int], bool] | None] = ContextVar("awaited", default=None)
+
+
+class Caller(NamedTuple):
+    """What a search tells and asks the code that runs it, while it runs."""
+
+    # called at the end of a stage: "scan" (filter, score, select) or "fetch" (read ids, texts, attributes)
+    stage_done: Callable[[str], None] = lambda stage: None
+    # called with the bytes [queries] of the texts and attributes of hits before these are read; may raise
+    weigh: Callable[[npt.NDArray[np.int64]], None] | None = None
+    # called before a block of keywords is filtered: whether anybody waits for a query, by number; a query for
+    # which nobody waits gets no hits
+    awaited: Callable[[int], bool] | None = None
+
+
+NOBODY = Caller()
+_caller = ContextVar("caller", default=NOBODY)
 
 
 class Searcher:
@@ -80,14 +93,14 @@ class Searcher:
         if request.item is not None:
             check_item(request.item, snapshot.columns)
         code_scores = key_scores(scorer, values)
-        snapshot, numbers, partitions, limits = asked(snapshot, request, len(values), code_scores)
+        snapshot, partitions, limits = asked(snapshot, request, len(values), code_scores)
         backend = self.backend(snapshot)
         certificate = recall = scores = why = None
         if not len(values) or not partitions:
             found = Candidates.none(len(values))
         elif isinstance(reranker, VectorReranker):
             pool = by_code_alone(backend.search(partitions, values, request.vector_pool, limits))
-            codes = snapshot.codes(snapshot.locate(numbers, pool.positions))
+            codes = snapshot.codes(pool.positions)
             found, scores, why = reranker.rerank(pool, codes, request.depth)
         elif reranks:
             assert texts is not None
@@ -95,21 +108,21 @@ class Searcher:
             pool = find_candidates(
                 backend,
                 partitions,
-                [snapshot.segments[number].segment.words(reranker.spelling) for number in numbers],
+                [one.segment.words(reranker.spelling) for one in snapshot.segments],
                 values,
                 texts,
                 request.pool,
                 limits=limits,
                 threads=self.threads,
             )
-            stored = snapshot.array("text", snapshot.locate(numbers, pool.positions)).fill_null("")
+            stored = snapshot.array("text", pool.positions).fill_null("")
             found, scores, why = rerank(reranker, texts, values, pool, stored, request.depth, why=request.why)
         elif request.mode == "paper":
             found, certificate = backend.search_paper(
                 partitions, values, request.depth, per_thread=request.per_thread, queue=request.queue
             )
         elif request.planes is not None:
-            found, recall, _ = backend.search_progressive(
+            found, recall = backend.search_progressive(
                 partitions,
                 values,
                 request.depth,
@@ -118,29 +131,31 @@ class Searcher:
                 measure=request.measure,
             )
         elif request.item is not None:
-            found = _search_items(backend, snapshot, numbers, partitions, values, request, limits)
+            found = _search_items(backend, snapshot, partitions, values, request, limits)
         else:
             found = backend.search(partitions, values, request.k, limits)
-        stage_done("scan")
-        places = snapshot.locate(numbers, found.positions[found.positions >= 0])
+        caller = _caller.get()
+        caller.stage_done("scan")
+        positions = found.positions[found.positions >= 0]
         names = snapshot.columns if request.attributes else ()
-        if (weigh := _weigher.get()) is not None:
-            sizes = snapshot.sizes([*names, *(["text"] if request.texts else [])], places)
-            weigh(np.bincount(np.nonzero(found.positions >= 0)[0], sizes, len(values)).astype(np.int64))
+        if caller.weigh is not None:
+            sizes = snapshot.sizes([*names, *(["text"] if request.texts else [])], positions)
+            of_queries = np.bincount(np.nonzero(found.positions >= 0)[0], sizes, len(values))
+            caller.weigh(of_queries.astype(np.int64))
         hits = Hits.of(
             found,
             code_scores(found.keys),
-            snapshot.rows(places),
-            snapshot.ids(places),
-            {name: snapshot.array(name, places) for name in names},
-            texts=snapshot.column("text", places) if request.texts else None,
+            snapshot.rows(positions),
+            snapshot.ids(positions),
+            {name: snapshot.array(name, positions) for name in names},
+            texts=snapshot.column("text", positions) if request.texts else None,
             scores=scores,
             why=why,
             certificate=certificate,
             recall=recall,
             after=request.after,
         )
-        stage_done("fetch")
+        caller.stage_done("fetch")
         return hits
 
     def scan(
@@ -153,35 +168,26 @@ class Searcher:
     ) -> Iterator[pa.RecordBatch]:
         """All hits of every query as batches of query, score, id, text and attributes."""
         values = query_values(queries, snapshot.manifest)  # [Q, n] int16
-        scores_of = key_scores(scorer, values)
-        snapshot, numbers, partitions, limits = asked(snapshot, request, len(values), scores_of)
+        snapshot, partitions, limits = asked(snapshot, request, len(values), key_scores(scorer, values))
+        assert limits is not None  # there is a min_score
         backend = self.backend(snapshot)
         types = snapshot.types()
         own = {"query": pa.int64(), "score": pa.float64()}
         named = [(attribute_column(name, own), kind) for name, kind in types.items()]
         schema = pa.schema([*own.items(), *named])
 
+        search, scores = partial(backend.search, partitions), partial(key_scores, scorer)
+
         def batches() -> Iterator[pa.RecordBatch]:
-            first, size = 0, SCANNED
-            while first < len(values):
-                these = np.arange(first, min(first + size, len(values)))
-                k = None if these.size == 1 else SCANNED_HITS // these.size
-                found = backend.search(partitions, values[these], k, limits and limits.of(these))
-                snapshot.check_mapped()  # also if there is no hit to read
-                if found.counts.max(initial=0) == k:  # there may be more
-                    size = these.size // 2
-                    continue
-                scores = key_scores(scorer, values[these])(found.keys)
-                for query, count in enumerate(found.counts.tolist()):
-                    for start in range(0, count, rows):
-                        part = slice(start, min(start + rows, count))
-                        places = snapshot.locate(numbers, found.positions[query, part])
-                        number = pa.array(np.full(part.stop - start, first + query))
-                        columns = [snapshot.array(name, places) for name in types]
-                        yield pa.record_batch(
-                            [number, pa.array(scores[query, part]), *columns], schema=schema
-                        )
-                first, size = first + these.size, min(SCANNED, 2 * size)
+            for first in range(0, len(values), SCANNED):
+                these = np.arange(first, min(first + SCANNED, len(values)))
+                for pairs in all_pairs(search, values[these], scores, limits.of(these), SCANNED_HITS):
+                    snapshot.check_mapped()  # also if there is no hit to read
+                    for start in range(0, pairs.query.size, rows):
+                        part = slice(start, start + rows)
+                        own = [pa.array(these[pairs.query[part]]), pa.array(pairs.scores[part])]
+                        columns = [snapshot.array(name, pairs.positions[part]) for name in types]
+                        yield pa.record_batch([*own, *columns], schema=schema)
 
         return batches()
 
@@ -194,19 +200,18 @@ class Searcher:
         """
         n, all_planes = snapshot.manifest.shape
         values = query_values(queries, snapshot.manifest)  # [Q, n] int16
-        snapshot, numbers, partitions, limits = asked(snapshot, request, len(values), cosines(values))
+        snapshot, partitions, limits = asked(snapshot, request, len(values), cosines(values))
         if not len(values) or not partitions:
             return np.zeros((len(values), 0), np.int64)
         backend = open_backend("cpu", n, check_planes(planes, all_planes))
         rows = backend.search(coarse(partitions, n, planes), values, request.k, limits).positions.copy()
-        rows[rows >= 0] = snapshot.rows(snapshot.locate(numbers, rows[rows >= 0]))
+        rows[rows >= 0] = snapshot.rows(rows[rows >= 0])
         return rows
 
 
 def _search_items(
     backend: Backend,
     snapshot: Snapshot,
-    numbers: list[int],
     partitions: list[Partition],
     values: npt.NDArray[np.int16],
     request: SearchRequest,
@@ -221,7 +226,7 @@ def _search_items(
     def look(these: Int64s, found: Candidates) -> tuple[Int64s, npt.NDArray[np.bool_]]:
         items = np.full(found.positions.shape, -1)
         real = found.positions >= 0
-        items[real] = item_numbers(snapshot.array(name, snapshot.locate(numbers, found.positions[real])))
+        items[real] = item_numbers(snapshot.array(name, found.positions[real]))
         return items, real if limits is None else limits.of(these).passes(*found)
 
     return best_of_items(find, look, len(values), request.k)
@@ -262,7 +267,7 @@ def query_texts(queries: Any) -> list[str] | None:
 class Scope(NamedTuple):
     """What a search reads: segments with candidates, their partitions, and the filter of each query."""
 
-    numbers: list[int]  # of the segments
+    snapshot: Snapshot  # of these segments
     partitions: list[Partition]
     filters: npt.NDArray[np.int64]  # [queries] the number of the filter in the partitions; −1: none
 
@@ -282,12 +287,13 @@ def scope(snapshot: Snapshot, request: SearchRequest, queries: int) -> Scope:
     del known
     if len(masks) == 1 and np.all(numbers == 0):
         return Scope(*snapshot.candidates(masks[0]), np.full(queries, -1))
-    segments, parts = snapshot.candidates()
+    if not masks:
+        return Scope(*snapshot.candidates(), numbers)
     parts = [
-        part._replace(filters=tuple(found[number] for found in masks))
-        for number, part in zip(segments, parts, strict=True)
+        Partition(one.segment.packed(), one.entry.count, one.live, passing)
+        for one, passing in zip(snapshot.segments, zip(*masks, strict=True), strict=True)
     ]
-    return Scope(segments, parts, numbers)
+    return Scope(snapshot, parts, numbers)
 
 
 def different_filters(request: SearchRequest, queries: int) -> list[tuple[QueryFilters, list[int]]]:
@@ -313,9 +319,9 @@ def together(
 
 def _bound(snapshot: Snapshot, filters: QueryFilters) -> list[Filter]:
     where, must = cast(tuple[Where, str | None], (filters["where"], filters["must"]))
-    quoted = None if must is None else must.replace("'", "''")
-    wheres, types = [where, None if quoted is None else f"contains(text, '{quoted}')"], snapshot.types()
-    return [Filter.of(one, types) for one in wheres if one is not None]
+    phrase = None if must is None else f"contains(text, '{' '.join(words_in(must))}')"
+    types = snapshot.types()
+    return [Filter.of(one, types) for one in (where, phrase) if one is not None]
 
 
 def evaluation(snapshot: Snapshot, filters: QueryFilters) -> Generator[Mask | None, None, list[Mask | None]]:
@@ -347,18 +353,17 @@ def _passing(snapshot: Snapshot, filters: QueryFilters, having: Sequence[int]) -
 
 def _waiting(queries: Sequence[int]) -> bool:
     """Whether somebody waits for one of these queries."""
-    awaited = _awaited.get()
+    awaited = _caller.get().awaited
     return awaited is None or any(map(awaited, queries))
 
 
 def asked(
     snapshot: Snapshot, request: SearchRequest, queries: int, scores: KeyScores
-) -> tuple[Snapshot, list[int], list[Partition], Limits | None]:
-    """The tenant's snapshot, and the numbers of segments, partitions and limits of a request."""
-    snapshot = within(snapshot, request.tenant)
-    searched = scope(snapshot, request, queries)
-    limits = limits_of(snapshot, searched, request, floors_of(request, scores, queries))
-    return snapshot, searched.numbers, searched.partitions, limits
+) -> tuple[Snapshot, list[Partition], Limits | None]:
+    """What a request searches: a snapshot of the segments with candidates, their partitions, and limits."""
+    searched = scope(within(snapshot, request.tenant), request, queries)
+    limits = limits_of(searched, request, floors_of(request, scores, queries))
+    return searched.snapshot, searched.partitions, limits
 
 
 def floors_of(request: SearchRequest, scores: KeyScores, queries: int) -> npt.NDArray[np.int64] | None:
@@ -366,9 +371,7 @@ def floors_of(request: SearchRequest, scores: KeyScores, queries: int) -> npt.ND
     return None if request.min_score is None else least_keys(request.min_score, scores, queries)
 
 
-def limits_of(
-    snapshot: Snapshot, searched: Scope, request: SearchRequest, floors: npt.NDArray[np.int64] | None
-) -> Limits | None:
+def limits_of(searched: Scope, request: SearchRequest, floors: npt.NDArray[np.int64] | None) -> Limits | None:
     """The limits of a request on the hits of each query, besides the candidates; None: no limits."""
     queries = len(searched.filters)
     limits = Limits.none(queries)._replace(filters=searched.filters)
@@ -376,7 +379,7 @@ def limits_of(
         limits = limits._replace(floors=floors)
     if request.after is not None:
         keys, rows = Cursor.read(request.after, queries)
-        limits = limits._replace(keys=keys, positions=snapshot.last_positions(searched.numbers, rows))
+        limits = limits._replace(keys=keys, positions=searched.snapshot.last_positions(rows))
     return limits if limits.bounds_keys or np.any(searched.filters >= 0) else None
 
 
@@ -444,35 +447,11 @@ def query_values(queries: Any, manifest: Manifest) -> npt.NDArray[np.int16]:
     return values
 
 
-def stage_done(stage: str) -> None:
-    """Tell the watcher, if any, that a stage has ended: "scan" (filter, score, select) or "fetch" (read ids,
-    texts and attributes). Thus searches need no clock."""
-    watcher = _watcher.get()
-    if watcher is not None:
-        watcher(stage)
-
-
 @contextmanager
-def _holding(variable: ContextVar[T | None], value: T) -> Iterator[None]:
-    token = variable.set(value)
+def calling(caller: Caller) -> Iterator[None]:
+    """Let searches that this thread or task runs in the block call these functions."""
+    token = _caller.set(caller)
     try:
         yield
     finally:
-        variable.reset(token)
-
-
-def watching(watcher: Callable[[str], None]) -> AbstractContextManager[None]:
-    """Call `watcher` at the end of each stage of searches that this thread or task runs in the block."""
-    return _holding(_watcher, watcher)
-
-
-def for_awaited(awaited: Callable[[int], bool]) -> AbstractContextManager[None]:
-    """Let searches that this thread or task runs in the block give up the filters of queries, by number, for
-    which `awaited` returns False before a block of keywords. Such queries get no hits."""
-    return _holding(_awaited, awaited)
-
-
-def weighing(weigh: Callable[[npt.NDArray[np.int64]], None]) -> AbstractContextManager[None]:
-    """Call `weigh` with the bytes [queries] of the texts and attributes of hits before searches that this
-    thread or task runs in the block read them; it may raise."""
-    return _holding(_weigher, weigh)
+        _caller.reset(token)

@@ -4,6 +4,9 @@ A snapshot never changes, and any number of threads may use it. Its holder keeps
 whatever writers do: files that a newer manifest does not name are unlinked, but mapped files stay readable.
 Opening takes a few system calls per segment, and no work per keyword.
 
+A *position* in a snapshot counts the keywords of all its segments, one segment after the other, deleted ones
+included. −1 stands for no keyword.
+
 *Deletes.* Which positions of which segments are deleted is stored in immutable files beside the segments. A
 change writes one file, with one section for each segment that it touched. The section has the segment's name
 and holds all its deleted positions so far: as a list (uint32, ascending) while they are few, as bits when a
@@ -13,8 +16,10 @@ list would be longer. For each segment the manifest names the file and how many 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import replace
 from functools import cached_property
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -40,22 +45,6 @@ from rbegir.search.items import ItemOrder
 BATCH_BYTES = 8 << 20  # of texts and attributes in an exported batch, and one more keyword
 
 
-@dataclass(frozen=True, eq=False)
-class Positions:
-    """Where keywords are: the number of a segment and the position in it; both are −1 if not found."""
-
-    segment: Int64s
-    position: Int64s
-
-    @cached_property
-    def by_segment(self) -> list[tuple[int, Int64s]]:
-        """The numbers of the segments that hold keywords, each with the indices of its keywords."""
-        order = np.argsort(self.segment, kind="stable")
-        numbers, starts = np.unique(self.segment[order], return_index=True)
-        groups = np.split(order, starts[1:]) if order.size else []
-        return [(int(number), group) for number, group in zip(numbers, groups, strict=True) if number >= 0]
-
-
 class LiveSegment:
     """A segment and which of its keywords are deleted in one state of the index."""
 
@@ -66,9 +55,11 @@ class LiveSegment:
         deletes: File | None,
         unwritten: masks.Mask | None = None,
         live: masks.Mask | None = None,
+        start: int = 0,
     ) -> None:
         self.segment = segment
         self.entry = entry
+        self.start = start  # the position of its first keyword in the whole index
         self.unwritten = unwritten  # all deleted positions, if some of them are not on disk yet
         self._deletes = deletes
         self._live = live if live is None else masks.freeze(live)
@@ -90,7 +81,8 @@ class LiveSegment:
     def without(self, positions: Int64s) -> LiveSegment:
         """The segment with more deleted positions."""
         dead = self.dead() | masks.from_positions(positions, self.entry.count)
-        return LiveSegment(self.segment, replace(self.entry, deleted=masks.size(dead)), None, dead)
+        entry = replace(self.entry, deleted=masks.size(dead))
+        return LiveSegment(self.segment, entry, None, dead, start=self.start)
 
     def rows(self) -> LiveRows:
         return LiveRows(self.segment, self.live)
@@ -128,7 +120,8 @@ class Snapshot:
                 stamp = manifest.deletes[deletes]
                 shared = opened_deletes.get((deletes, stamp))
                 self.deletes[deletes] = shared or File(directory / deletes, FileKind.DELETES, stamp)
-            self.segments.append(LiveSegment(segment, entry, self.deletes.get(deletes or "")))
+            start = self.segments[-1].start + self.segments[-1].entry.count if self.segments else 0
+            self.segments.append(LiveSegment(segment, entry, self.deletes.get(deletes or ""), start=start))
         self.files = [*self.deletes.values(), *(one.segment.file for one in self.segments)]
         self.tenants: dict[Any, tuple[dict[Segment, Any], Any]] = {}  # the recent ones; see tenant.py
         self.items: dict[str, ItemOrder] = {}  # the keywords by item; see maxsim.py
@@ -181,13 +174,26 @@ class Snapshot:
         attributes = {name: type_named(dtype) for name, dtype in self.columns.items()}
         return {"id": id_type, "text": pa.string(), **attributes}
 
-    def find(self, ids: pa.Array) -> Positions:
-        """Where each id is. An id has at most one live keyword."""
+    @cached_property
+    def starts(self) -> Int64s:
+        """The position of the first keyword of each segment, and how many keywords there are."""
+        return np.cumsum([0, *(one.entry.count for one in self.segments)], dtype=np.int64)
+
+    def by_segment(self, positions: Int64s) -> Iterator[tuple[int, Int64s, Int64s]]:
+        """For each segment that holds some of the positions: its number, which of them it holds, and where it
+        holds those. Negative positions are left out."""
+        order = np.argsort(positions)
+        bounds = np.searchsorted(positions[order], self.starts)  # [segments + 1]
+        for number in np.flatnonzero(np.diff(bounds)).tolist():
+            which = order[bounds[number] : bounds[number + 1]]
+            yield number, which, positions[which] - self.starts[number]
+
+    def find(self, ids: pa.Array) -> Int64s:
+        """The position of each id, or −1. An id has at most one live keyword."""
         known = self.manifest.id_type
         if len(ids) and known is not None and str(ids.type) != known:
             raise MismatchError(f"ids are {ids.type}, the ids of this index are {known}")
-        segment = np.full(len(ids), -1, np.int64)
-        position = np.full(len(ids), -1, np.int64)
+        positions, starts = np.full(len(ids), -1, np.int64), self.starts
         todo = np.arange(len(ids))
         for number in range(len(self.segments) - 1, -1, -1):
             if not todo.size:
@@ -197,118 +203,117 @@ class Snapshot:
             live = self.segments[number].live
             if live is not None:
                 here[here] = masks.contains(live, found[here])
-            segment[todo[here]], position[todo[here]] = number, found[here]
+            positions[todo[here]] = starts[number] + found[here]
             todo = todo[~here]
         self.check_mapped()
-        return Positions(segment, position)
+        return positions
 
     def candidates(
         self, passing: Sequence[masks.Mask | None] | None = None
-    ) -> tuple[list[int], list[Partition]]:
-        """The numbers of the segments with candidates, and their partitions for a backend.
+    ) -> tuple[Snapshot, list[Partition]]:
+        """The segments with candidates as a snapshot, and their partitions, whose positions are its own.
 
         `passing` is what passes a filter in each segment.
         """
-        numbers: list[int] = []
+        segments: list[LiveSegment] = []
         partitions: list[Partition] = []
-        for number, one in enumerate(self.segments):
-            mask = masks.both(one.live, None if passing is None else passing[number])
+        for one, passes in zip(self.segments, passing or repeat(None), strict=False):
+            mask = masks.both(one.live, passes)
             if mask is None or np.any(mask):
-                numbers.append(number)
+                segments.append(one)
                 partitions.append(Partition(one.segment.packed(), one.entry.count, mask))
-        return numbers, partitions
+        searched = copy(self)
+        vars(searched).pop("starts", None)
+        searched.segments = segments
+        return searched, partitions
 
     def named(self, allow: pa.Array | None, deny: pa.Array | None) -> list[masks.Mask | None]:
         """The positions of each segment that lists of ids leave, including deleted ones; None: all."""
-        allowed = None if allow is None else self.find(allow)
-        denied = None if deny is None else self.find(deny)
-        found = []
-        for number, one in enumerate(self.segments):
-            count = one.entry.count
-            mask = None
-            if allowed is not None:
-                mask = masks.from_positions(allowed.position[allowed.segment == number], count)
-            if denied is not None and np.any(denied.segment == number):
-                out = masks.from_positions(denied.position[denied.segment == number], count)
-                mask = masks.complement(out, count) if mask is None else mask & ~out
-            found.append(mask)
+        counts = [one.entry.count for one in self.segments]
+        found: list[masks.Mask | None] = [None] * len(counts)
+        if allow is not None:
+            found = [masks.empty(count) for count in counts]
+            for number, _, at in self.by_segment(self.find(allow)):
+                found[number] = masks.from_positions(at, counts[number])
+        if deny is not None:
+            for number, _, at in self.by_segment(self.find(deny)):
+                others = masks.complement(masks.from_positions(at, counts[number]), counts[number])
+                found[number] = masks.both(found[number], others)
         return found
 
-    def locate(self, numbers: Sequence[int], positions: Int64s) -> Positions:
-        """Convert positions counted through these segments, as a backend returns them, to places."""
-        counts = np.array([self.segments[number].entry.count for number in numbers])
-        ends = np.cumsum(counts)
-        which = np.searchsorted(ends, positions, "right")
-        return Positions(np.asarray(numbers, np.int64)[which], positions - (ends - counts)[which])
+    def original(self, positions: Int64s) -> Int64s:
+        """The positions in the whole index, if this snapshot has only some of its segments."""
+        return self._gathered(positions, np.int64, lambda one, at: one.start + at, -1)
 
-    def original(self, places: Positions) -> Positions:
-        """Places in the whole index; they differ only if this is the snapshot of a tenant."""
-        return places
-
-    def last_positions(self, numbers: Sequence[int], rows: Int64s) -> Int64s:
-        """The position, counted through these segments, of the last keyword up to each row, or −1."""
+    def last_positions(self, rows: Int64s) -> Int64s:
+        """The position of the last keyword up to each row, or −1."""
         last, rows = np.full(len(rows), -1), np.clip(rows, -1, 2**62)
-        for number in numbers:
-            last += self.segments[number].segment.up_to(rows)
+        for one in self.segments:
+            last += one.segment.up_to(rows)
         return last
 
-    def rows(self, places: Positions) -> Int64s:
+    def rows(self, positions: Int64s) -> Int64s:
         """The rows of keywords, all of which must exist."""
-        return self._gathered(places, np.int64, lambda one, at: one.rows(at))
+        return self._gathered(positions, np.int64, lambda one, at: one.segment.rows(at))
 
-    def ids(self, places: Positions) -> npt.NDArray[Any]:
+    def ids(self, positions: Int64s) -> npt.NDArray[Any]:
         """The ids of keywords, all of which must exist: int64, or str objects."""
         if self.manifest.id_type == "string":
-            return self._gathered(places, object, lambda one, at: _objects(one.ids(at)))
-        return self._gathered(places, np.int64, lambda one, at: int64_numpy(one.ids(at)))
+            return self.column("id", positions)
+        return self._gathered(positions, np.int64, lambda one, at: int64_numpy(one.segment.ids(at)))
 
-    def codes(self, places: Positions) -> Codes:
+    def codes(self, positions: Int64s) -> Codes:
         """The codes of keywords, all of which must exist."""
         n, planes = self.manifest.shape
-        found = np.zeros((planes, places.segment.size, n // 64), np.uint64)
-        for number, where in places.by_segment:
-            found[:, where] = self.segments[number].segment.codes(places.position[where]).planes
+        found = np.zeros((planes, positions.size, n // 64), np.uint64)
+        for number, which, at in self.by_segment(positions):
+            found[:, which] = self.segments[number].segment.codes(at).planes
         self.check_mapped()
         return Codes(found, n)
 
-    def column(self, name: str, places: Positions) -> npt.NDArray[Any]:
+    def column(self, name: str, positions: Int64s) -> npt.NDArray[Any]:
         """A column as Python objects; None where `array` has a null."""
         dtype = self.types()[name]
-        return self._gathered(places, object, lambda one, at: _objects(read_column(one, name, dtype, at)))
+        return self._gathered(
+            positions, object, lambda one, at: _objects(read_column(one.segment, name, dtype, at)), None
+        )
 
     def records(self, ids: pa.Array) -> list[dict[str, Any] | None]:
         """The keywords with these ids: id, text and attributes; None for an unknown id."""
-        places = self.find(ids)
-        columns = {name: self.column(name, places) for name in ("text", *self.columns)}
+        positions = self.find(ids)
+        columns = {name: self.column(name, positions) for name in ("text", *self.columns)}
         return [
-            None if segment < 0 else {"id": given, **{name: values[i] for name, values in columns.items()}}
-            for i, (given, segment) in enumerate(zip(ids.to_pylist(), places.segment, strict=True))
+            None if position < 0 else {"id": given, **{name: values[i] for name, values in columns.items()}}
+            for i, (given, position) in enumerate(zip(ids.to_pylist(), positions, strict=True))
         ]
 
-    def array(self, name: str, places: Positions) -> pa.Array:
+    def array(self, name: str, positions: Int64s) -> pa.Array:
         """A column, or the ids; null for keywords that do not exist and where a segment lacks the column."""
         dtype = self.types()[name]
         parts, size = [pa.nulls(1, dtype)], 1
-        at = np.zeros(places.segment.size, np.int64)  # the null
-        for number, where in places.by_segment:
-            segment = self.segments[number].segment
-            parts.append(read_column(segment, name, dtype, places.position[where]))
-            at[where] = np.arange(size, size + where.size)
-            size += where.size
+        order = np.zeros(positions.size, np.int64)  # the null
+        for number, which, at in self.by_segment(positions):
+            parts.append(read_column(self.segments[number].segment, name, dtype, at))
+            order[which] = np.arange(size, size + which.size)
+            size += which.size
         self.check_mapped()
-        return pa.concat_arrays(parts).take(int64_array(at))
+        return pa.concat_arrays(parts).take(int64_array(order))
 
-    def sizes(self, names: Sequence[str], places: Positions) -> Int64s:
+    def sizes(self, names: Sequence[str], positions: Int64s) -> Int64s:
         """The bytes of these columns for each keyword."""
-        return self._gathered(places, np.int64, lambda one, at: one.sizes(names, at))
+        return self._gathered(positions, np.int64, lambda one, at: one.segment.sizes(names, at))
 
     def _gathered(
-        self, places: Positions, dtype: Any, read: Callable[[Segment, Int64s], npt.NDArray[Any]]
+        self,
+        positions: Int64s,
+        dtype: Any,
+        read: Callable[[LiveSegment, Int64s], npt.NDArray[Any]],
+        nothing: Any = 0,
     ) -> npt.NDArray[Any]:
-        """What `read` gives for keywords of each segment, in the order of the places; None or 0 elsewhere."""
-        found = np.full(places.segment.size, None if dtype is object else 0, dtype)
-        for number, where in places.by_segment:
-            found[where] = read(self.segments[number].segment, places.position[where])
+        """What `read` gives for keywords of each segment, in the order of the positions; `nothing` for −1."""
+        found = np.full(positions.size, nothing, dtype)
+        for number, which, at in self.by_segment(positions):
+            found[which] = read(self.segments[number], at)
         self.check_mapped()
         return found
 
@@ -331,12 +336,11 @@ class Snapshot:
         self.check_mapped()
         return found
 
-    def select(self, where: Any) -> Positions:
-        """The places of the live keywords that pass a filter."""
-        found = [np.concatenate([*rows.spans()]) for rows in self.passing(where)]
-        numbers = [np.full(positions.size, number) for number, positions in enumerate(found)]
-        nothing = np.zeros(0, np.int64)
-        return Positions(np.concatenate([nothing, *numbers]), np.concatenate([nothing, *found]))
+    def select(self, where: Any) -> Int64s:
+        """The positions of the live keywords that pass a filter, ascending."""
+        found = zip(self.starts, self.passing(where), strict=False)
+        spans = [start + span for start, rows in found for span in rows.spans()]
+        return np.concatenate([np.zeros(0, np.int64), *spans])
 
     def spans(self, rows: int, where: Any = None, after: int = -1) -> Iterator[tuple[Segment, Int64s]]:
         """The positions of the live keywords behind the row `after` that pass, ordered by row, at most `rows`

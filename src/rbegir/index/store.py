@@ -53,6 +53,7 @@ from rbegir.encode.encoder import (
     takes_vectors,
 )
 from rbegir.errors import CorruptError, FileError, InputError, LockedError, MismatchError, whole_number
+from rbegir.index.columns import Int64s
 from rbegir.index.creation import SEGMENT_ROWS, backup, fill, make, staged
 from rbegir.index.join import Join, groups
 from rbegir.index.manifest import (
@@ -66,7 +67,7 @@ from rbegir.index.manifest import (
 from rbegir.index.maxsim import maxsim
 from rbegir.index.query import Searcher, encode_queries, encoded, is_code, query_texts
 from rbegir.index.segment import KeywordRows
-from rbegir.index.snapshot import Positions, Snapshot, damage
+from rbegir.index.snapshot import Snapshot, damage
 from rbegir.index.tenant import within
 from rbegir.index.writer import Writer
 from rbegir.search.hits import Hits
@@ -281,7 +282,7 @@ class Index:
         upsert: bool = False,
         fingerprint: str | None = None,
     ) -> Ids:
-        """Add keywords by codes made elsewhere, optionally with texts.
+        """Add keywords by codes made elsewhere, optionally with texts, of which some may be None.
 
         If the index has a model, codes made by another model are refused. The codes of a Binarizer name it;
         for other models pass their `fingerprint`.
@@ -294,7 +295,7 @@ class Index:
                 f"codes have n = {codes.n} and {codes.plane_count} planes, "
                 f"the index holds n = {manifest.n} and {manifest.keyword_planes} planes"
             )
-        given = None if texts is None else check_texts(texts)
+        given = None if texts is None else check_texts(texts, missing=True)
         if given is not None and len(given) != len(codes):
             raise InputError(f"texts has {len(given)} values for {len(codes)} codes")
         made_by = fingerprint
@@ -312,20 +313,20 @@ class Index:
         given = check_ids(ids, unique=True)
         with fitting(f"{len(given)} keywords at once", "update fewer at a time"), self._writing() as writer:
             before = self._snapshot
-            manifest, places = before.manifest, before.find(given)
-            _refuse_missing(given, places)
+            manifest, positions = before.manifest, before.find(given)
+            _refuse_missing(given, positions)
             new = check_attributes(attributes, len(given), manifest.columns)
             if not len(given) or not new:
                 return 0
-            old = {name: before.array(name, places) for name in before.types() if name != "id"}
+            old = {name: before.array(name, positions) for name in before.types() if name != "id"}
             for name in new.keys() & manifest.columns.keys() if isinstance(attributes, Sequence) else ():
                 named = pa.array([name in record for record in attributes])
                 new[name] = pc.if_else(named, new[name], old[name])
             kept = {name: column for name, column in old.items() if column.null_count < len(given)}
             columns = {**kept, **new}
             check_tenants(columns, manifest.tenant)
-            rows = KeywordRows(before.codes(places), manifest.next_row, given, columns)
-            self._snapshot = writer.add(before, rows, places)
+            rows = KeywordRows(before.codes(positions), manifest.next_row, given, columns)
+            self._snapshot = writer.add(before, rows, positions)
         return len(given)
 
     def delete(self, ids: Any = None, *, where: Where = None, tenant: Tenant = None) -> int:
@@ -338,10 +339,10 @@ class Index:
         with self._writing() as writer:
             state = self._snapshot
             own = within(state, tenant)
-            places = own.original(own.select(where) if wanted is None else own.find(wanted))
-            found = int(np.count_nonzero(places.segment >= 0))
+            positions = own.original(own.select(where) if wanted is None else own.find(wanted))
+            found = int(np.count_nonzero(positions >= 0))
             if found:
-                self._snapshot = writer.delete(state, places)
+                self._snapshot = writer.delete(state, positions)
         return found
 
     def compact(self, progress: Progress = None) -> None:
@@ -509,9 +510,9 @@ class Index:
     def codes(self, ids: Any) -> Codes:
         """The codes of the keywords with these ids, all of which must exist."""
         state, wanted = self._state(), check_ids(ids)
-        places = state.find(wanted)
-        _refuse_missing(wanted, places)
-        return state.codes(places)
+        positions = state.find(wanted)
+        _refuse_missing(wanted, positions)
+        return state.codes(positions)
 
     def coarse_rows(
         self,
@@ -765,18 +766,18 @@ class Index:
             return ids_out
 
     @staticmethod
-    def _replaced(before: Snapshot, rows: KeywordRows, ids: pa.Array, *, upsert: bool) -> Positions:
+    def _replaced(before: Snapshot, rows: KeywordRows, ids: pa.Array, *, upsert: bool) -> Int64s:
         """The live keywords with these ids; without `upsert` there must be none."""
         if not rows.has_ids and not any(one.segment.has_ids for one in before.segments):
-            return Positions(np.zeros(0, np.int64), np.zeros(0, np.int64))  # rows never repeat
-        places = before.find(ids)
-        there = np.flatnonzero(places.segment >= 0)
+            return np.zeros(0, np.int64)  # rows never repeat
+        positions = before.find(ids)
+        there = np.flatnonzero(positions >= 0)
         if there.size and not upsert:
             raise InputError(
                 f"id {ids[int(there[0])].as_py()!r} is in the index already ({there.size} such ids)",
                 hint="use upsert to replace keywords" if rows.has_ids else "give ids, as was done before",
             )
-        return places
+        return positions
 
 
 def _room_for(queries: Any) -> contextlib.AbstractContextManager[None]:
@@ -784,7 +785,7 @@ def _room_for(queries: Any) -> contextlib.AbstractContextManager[None]:
     return fitting(f"a search of {count} queries", "ask for fewer at a time, or for a smaller k")
 
 
-def _refuse_missing(ids: pa.Array, places: Positions) -> None:
-    missing = np.flatnonzero(places.segment < 0)
+def _refuse_missing(ids: pa.Array, positions: Int64s) -> None:
+    missing = np.flatnonzero(positions < 0)
     if missing.size:
         raise InputError(f"id {ids[int(missing[0])].as_py()!r} is not in the index")

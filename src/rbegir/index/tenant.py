@@ -37,7 +37,7 @@ from rbegir.base.arguments import check_tenant, one_tenant
 from rbegir.codes import layout
 from rbegir.index.columns import Int64s
 from rbegir.index.segment import Segment
-from rbegir.index.snapshot import LiveSegment, Positions, Snapshot
+from rbegir.index.snapshot import LiveSegment, Snapshot
 
 SHARE = 4
 LARGE = 1 << 20
@@ -107,9 +107,8 @@ class TenantSnapshot(Snapshot):
         self.parts = {one: known.get(one) or Part(one, tenant) for one in counts}
         own = sum(part.most for part in self.parts.values())
         self.gathered = SHARE * own < sum(counts.values()) and not (state.accelerated and own >= LARGE)
-        self._numbers: list[int] = []  # of the segments in the index
         self.segments = []
-        for number, one in enumerate(state.segments):
+        for one in state.segments:
             part = self.parts[one.segment]
             if not part.most:
                 continue
@@ -121,17 +120,14 @@ class TenantSnapshot(Snapshot):
             count = segment.count if live is None else masks.size(live)
             if count:
                 entry = replace(one.entry, count=segment.count, deletes=None, deleted=segment.count - count)
-                self.segments.append(LiveSegment(segment, entry, None, live=live))
-                self._numbers.append(number)
+                self.segments.append(LiveSegment(segment, entry, None, live=live, start=one.start))
         self.check_mapped()
 
-    def original(self, places: Positions) -> Positions:
-        segment, position = np.full((2, *places.segment.shape), -1)
-        for number, where in places.by_segment:
-            one, at = self.segments[number].segment, places.position[where]
-            segment[where] = self._numbers[number]
-            position[where] = one.at[at] if isinstance(one, TenantSegment) else at
-        return Positions(segment, position)
+    def original(self, positions: Int64s) -> Int64s:
+        def place(one: LiveSegment, at: Int64s) -> Int64s:
+            return one.start + (one.segment.at[at] if isinstance(one.segment, TenantSegment) else at)
+
+        return self._gathered(positions, np.int64, place, -1)
 
 
 class TenantSegment(Segment):

@@ -53,6 +53,7 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _SLOW = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|\b(?:contains|like|in)\b""", re.IGNORECASE)
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _WORD = re.compile(r"[^\W_]+")
 _WORDS = {"and", "or", "not", "in", "is", "null", "true", "false"}
 _COMPARE = {"=": "__eq__", "!=": "__ne__", "<": "__lt__", "<=": "__le__", ">": "__gt__", ">=": "__ge__"}
@@ -94,6 +95,8 @@ class Parser:
         self._types = types
         if len(text) > MAX_LENGTH:
             raise FilterError(f"where is {len(text)} characters long, at most {MAX_LENGTH} are read")
+        if lone := _SURROGATE.search(text):
+            raise FilterError(f"where holds a lone surrogate at character {lone.start() + 1}")
         self._tokens = self._tokenize()
         self._next = 0
         self._depth = 0
@@ -264,7 +267,10 @@ class Parser:
         known = [scalar.as_py() for scalar in scalars if isinstance(scalar, pa.Scalar)]
         if _family(column.type) != "number":
             return pa.array(known, column.type)
-        return pa.array(known, pa.float64() if pa.types.is_floating(column.type) else _widest(column.type))
+        if not pa.types.is_floating(column.type):
+            return pa.array(known, _widest(column.type))
+        known += [-value for value in known if not value]  # Arrow looks for 0.0 and -0.0 by their bits
+        return pa.array(known, pa.float64())
 
     def _compare(self, left: _Column | _Value, op: _Token, right: _Column | _Value) -> pc.Expression:
         if isinstance(left, _Column) and isinstance(right, _Column):
@@ -272,7 +278,10 @@ class Parser:
                 self._fail(
                     f"{left.name} ({left.type}) and {right.name} ({right.type}) cannot be compared", op.at
                 )
-            return getattr(pc.field(left.name), _COMPARE[op.value])(pc.field(right.name))
+            one, other = pc.field(left.name), pc.field(right.name)
+            if common := _common_type(left.type, right.type):
+                one, other = one.cast(common), other.cast(common)
+            return getattr(one, _COMPARE[op.value])(other)
         if isinstance(left, _Column) and isinstance(right, _Value):
             return self._against(left, op.value, right)
         if isinstance(left, _Value) and isinstance(right, _Column):
@@ -427,6 +436,15 @@ def slow_tests_in(text: str, *, lists: bool) -> int:
         elif token[0] != '"':
             found += lists or token.lower() != "in"
     return found
+
+
+def _common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """The type in which to compare two columns, if the one that Arrow would choose does not hold both."""
+    if pa.types.is_timestamp(one) and pa.types.is_timestamp(other) and one.tz and other.tz:
+        return pa.timestamp(max(one.unit, other.unit, key=["s", "ms", "us", "ns"].index), "UTC")
+    if pa.types.is_floating(one) != pa.types.is_floating(other):
+        return pa.float64()
+    return pa.decimal128(20) if one != other and pa.uint64() in (one, other) else None
 
 
 def _widest(dtype: pa.DataType) -> pa.DataType:

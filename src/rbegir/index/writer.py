@@ -50,7 +50,7 @@ from rbegir.index.columns import Int64s
 from rbegir.index.format import Stamp, Turn
 from rbegir.index.manifest import DELETES_NAME, NEW, SEGMENT_NAME, UNNAMED, commit, prepare
 from rbegir.index.segment import MAX_ROWS, Entry, KeywordRows, LiveRows, Segment, write_segment
-from rbegir.index.snapshot import LiveSegment, Positions, Snapshot, write_deletes
+from rbegir.index.snapshot import LiveSegment, Snapshot, write_deletes
 
 LOCK = "LOCK"
 FAN = 8
@@ -146,7 +146,7 @@ class Writer:
         """Raise unless `path` names the index that this writer has locked."""
         self._lock.check(path)
 
-    def add(self, before: Snapshot, rows: KeywordRows, replaced: Positions) -> Snapshot:
+    def add(self, before: Snapshot, rows: KeywordRows, replaced: Int64s) -> Snapshot:
         """Add rows and delete the ones that they replace, in one change."""
         kept = _without(before, replaced)
         free = [one.entry.live for one in kept if one.entry.first_row >= self._rewritten_rows]
@@ -167,10 +167,10 @@ class Writer:
             next_row = rows.first_row + rows.count
             return change.commit(next_row=next_row, columns=columns, id_type=rows.id_type)
 
-    def delete(self, before: Snapshot, places: Positions) -> Snapshot:
+    def delete(self, before: Snapshot, positions: Int64s) -> Snapshot:
         """Delete the keywords at these positions."""
         with self._change(before) as change:
-            for one in _without(before, places):
+            for one in _without(before, positions):
                 change.keep(one.entry, one.unwritten)
             return change.commit()
 
@@ -457,11 +457,11 @@ def _tier(size: int) -> int:
     return tier
 
 
-def _without(before: Snapshot, gone: Positions) -> list[LiveSegment]:
+def _without(before: Snapshot, gone: Int64s) -> list[LiveSegment]:
     """The segments without the keywords at these positions; segments with no live keyword are dropped."""
     kept = list(before.segments)
-    for number, where in gone.by_segment:
-        kept[number] = kept[number].without(gone.position[where])
+    for number, _, at in before.by_segment(gone):
+        kept[number] = kept[number].without(at)
     return [one for one in kept if one.entry.live]
 
 

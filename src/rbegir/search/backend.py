@@ -33,15 +33,13 @@ from rbegir.codes.planes import check_dimension
 from rbegir.errors import InputError, whole_number
 from rbegir.search.items import ItemHits, ItemOrder
 from rbegir.search.missrate import MissCertificate
-from rbegir.search.paper import BLOCK, SelectionGeometry, select_paper, thread_sizes
+from rbegir.search.paper import select_paper, thread_sizes
 from rbegir.search.partition import (
     Candidates,
     Int64s,
     Limits,
     Partition,
     Values,
-    check_positions,
-    check_search,
     recall_of,
 )
 
@@ -51,11 +49,10 @@ FIRST, DEEPER = 4096, 8  # hits that are looked for if their number is not known
 
 
 class Progressive(NamedTuple):
-    """The result of a progressive search and its recall."""
+    """The result of a progressive search and its recall, measured or estimated (`estimate_recall`)."""
 
     candidates: Candidates
     recall: float
-    measured: bool  # False: the recall is estimated by `estimate_recall`
 
 
 class Backend(ABC):
@@ -76,9 +73,7 @@ class Backend(ABC):
         self, partitions: Sequence[Partition], values: Values, k: int | None, limits: Limits | None = None
     ) -> Candidates:
         """The best k of each query of int16 [queries, n], exactly; k None: all that its limits allow."""
-        parts, values, width = check_search(
-            partitions, values, FIRST if k is None else k, self.n, self.planes
-        )
+        parts, width = list(partitions), FIRST if k is None else k
         found = self._find(parts, values, width, limits)
         keywords = sum(part.count for part in parts)
         while k is None and width < keywords and (full := np.flatnonzero(found.counts == width)).size:
@@ -89,7 +84,7 @@ class Backend(ABC):
 
     @abstractmethod
     def _find(self, parts: list[Partition], values: Values, k: int, limits: Limits | None) -> Candidates:
-        """`search` for checked arguments."""
+        """`search` for a given k."""
 
     def _by_filter(self, parts: list[Partition], values: Values, k: int, limits: Limits) -> Candidates:
         """`_find` with one search for each filter."""
@@ -119,27 +114,21 @@ class Backend(ABC):
             open_queries, width = open_queries[~done], width * DEEPER
         return Candidates.spread(len(values), found)
 
-    def rescore(
-        self, partitions: Sequence[Partition], values: Values, positions: Int64s, k: int
-    ) -> Candidates:
-        """The best k of each query among the keywords at `positions` [queries, m]; masks are ignored."""
-        parts, values, k = check_search(partitions, values, k, self.n, self.planes)
-        positions = check_positions(positions, len(values), sum(part.count for part in parts))
-        return self._rescore(parts, values, positions, k)
-
     def keys_at(self, partitions: Sequence[Partition], values: Values, positions: Int64s) -> Int64s:
         """The order keys [queries, m] of the keywords at `positions` [queries, m]; masks are ignored."""
-        ranked = self.rescore(partitions, values, positions, max(1, positions.shape[1]))
+        ranked = self.rescore(partitions, values, positions, positions.shape[1])
         keys = np.empty_like(positions)
         by_position = np.take_along_axis(ranked.keys, np.argsort(ranked.positions, axis=1), axis=1)
         np.put_along_axis(keys, np.argsort(positions, axis=1), by_position, axis=1)
         return keys
 
-    def _rescore(self, parts: list[Partition], values: Values, positions: Int64s, k: int) -> Candidates:
-        """`rescore` for checked arguments."""
+    def rescore(
+        self, partitions: Sequence[Partition], values: Values, positions: Int64s, k: int
+    ) -> Candidates:
+        """The best k of each query among the keywords at `positions` [queries, m]; masks are ignored."""
         keys = np.zeros(positions.shape, np.int64)
         begin = 0
-        for part in parts:
+        for part in partitions:
             for query, row in enumerate(positions):
                 here = np.flatnonzero((row >= begin) & (row < begin + part.count))
                 codes = unpack(part.packed, part.count, self.n, self.planes, row[here] - begin)
@@ -149,12 +138,11 @@ class Backend(ABC):
 
     def maxsim(self, partitions: Sequence[Partition], values: Values, order: ItemOrder, k: int) -> ItemHits:
         """The best k items for one query of several vectors, int16 [vectors, n]."""
-        parts, values, k = check_search(partitions, values, k, self.n, self.planes)
-        return self._maxsim(parts, values, order, k)
+        return self._maxsim(list(partitions), values, order, k)
 
     @abstractmethod
     def _maxsim(self, parts: list[Partition], values: Values, order: ItemOrder, k: int) -> ItemHits:
-        """`maxsim` for checked arguments."""
+        """`maxsim` of a device."""
 
     def search_paper(
         self,
@@ -164,20 +152,10 @@ class Backend(ABC):
         *,
         per_thread: int = 256,
         queue: int = 1,
-        block: int = BLOCK,
     ) -> tuple[Candidates, MissCertificate]:
-        """The published selection (I = `per_thread`, q = `queue`, T_b = `block`) and what it may miss."""
-        parts, values, k = check_search(partitions, values, k, self.n, self.planes)
-        for name, value in (("per_thread", per_thread), ("queue", queue), ("block", block)):
-            whole_number(name, value)
-        return self._select(parts, values, k, SelectionGeometry(block, per_thread, queue))
-
-    def _select(
-        self, parts: list[Partition], values: Values, k: int, geometry: SelectionGeometry
-    ) -> tuple[Candidates, MissCertificate]:
-        """`search_paper` for checked arguments: from exact searches, where a backend has no other way."""
-        sizes = thread_sizes(parts, geometry.per_thread, geometry.threads)
-        return select_paper(partial(self.search, parts), sizes, values, k, geometry)
+        """The published selection (I = `per_thread`, q = `queue`) and what it may miss."""
+        sizes = thread_sizes(partitions, per_thread)
+        return select_paper(partial(self.search, partitions), sizes, values, k, per_thread, queue)
 
     def search_progressive(
         self,
@@ -190,19 +168,19 @@ class Backend(ABC):
         measure: bool = False,
     ) -> Progressive:
         """Scan the first `planes`, rescore the best `candidates`; recall is estimated unless `measure`."""
-        parts, values, k = check_search(partitions, values, k, self.n, self.planes)
+        parts = list(partitions)
         planes, m = check_planes(planes, self.planes), check_candidates(candidates, k)
         if not self.refines:
-            return Progressive(self.search(parts, values, k), 1.0, True)
+            return Progressive(self.search(parts, values, k), 1.0)
         ranked = self.with_planes(planes).search(coarse(parts, self.n, planes), values, m).positions  # [Q, m]
         result = self.rescore(parts, values, ranked, k)
         if measure:
             exact = self.search(parts, values, k)
-            return Progressive(result, recall_of(result.positions, exact.positions), True)
+            return Progressive(result, recall_of(result.positions, exact.positions))
         if planes == self.planes:
-            return Progressive(result, 1.0, True)
+            return Progressive(result, 1.0)
         keywords = sum(part.count for part in parts)
-        return Progressive(result, estimate_recall(result.positions, ranked, keywords), False)
+        return Progressive(result, estimate_recall(result.positions, ranked, keywords))
 
 
 def check_planes(planes: int, all_planes: int) -> int:

@@ -7,7 +7,7 @@ number of CPUs that this process may use.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,8 +47,11 @@ class CpuBackend(Backend):
         total = sum(part.count for part in parts)
         return self._run(_core.scan_search, parts, values, min(k, total), rows)
 
-    def _rescore(self, parts: list[Partition], values: Values, positions: Int64s, k: int) -> Candidates:
-        return self._run(_core.scan_rescore, parts, values, positions, min(k, positions.shape[1]))
+    def rescore(
+        self, partitions: Sequence[Partition], values: Values, positions: Int64s, k: int
+    ) -> Candidates:
+        k = min(k, positions.shape[1])
+        return self._run(_core.scan_rescore, list(partitions), values, positions, k)
 
     def _maxsim(self, parts: list[Partition], values: Values, order: ItemOrder, k: int) -> ItemHits:
         begins = np.cumsum([0, *(part.count for part in parts)]).tolist()

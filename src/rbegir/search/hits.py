@@ -140,7 +140,7 @@ class Hits:
     texts: npt.NDArray[np.object_] | None = None  # [queries, k] str, or None where there is no text
     attributes: _Attributes = _Attributes()  # [queries][k] dictionaries, or None
     certificate: MissCertificate | None = None  # of mode="paper"
-    recall: float | None = None  # of a progressive search, where it was measured
+    recall: float | None = None  # of a search with `planes`: estimated, or measured if asked for
     code_scores: npt.NDArray[np.float64] = None  # type: ignore[assignment]  # [queries, k] cosine; never None
     reranked: bool = False
     why: npt.NDArray[np.object_] | None = None  # [queries, k] Why of reranked hits, where it was asked for

@@ -19,38 +19,30 @@ from rbegir.base import masks
 from rbegir.search.missrate import MissCertificate, certificate_of_threads
 from rbegir.search.partition import Candidates, Int64s, Partition, Values
 
-BLOCK = 256  # T_b, threads per block, by default
+BLOCK = 256  # T_b, threads per block
 
 
-class SelectionGeometry(NamedTuple):
-    """T_b threads per block, I keywords per thread, q places per queue."""
-
-    threads: int = BLOCK
-    per_thread: int = 256
-    queue: int = 1
-
-
-def thread_of(positions: Int64s, per_thread: int, block: int = BLOCK) -> Int64s:
+def thread_of(positions: Int64s, per_thread: int) -> Int64s:
     """The number of the thread that works on each position."""
-    return positions // (block * per_thread) * block + positions % block
+    return positions // (BLOCK * per_thread) * BLOCK + positions % BLOCK
 
 
-def thread_sizes(partitions: Sequence[Partition], per_thread: int, block: int = BLOCK) -> dict[int, int]:
+def thread_sizes(partitions: Sequence[Partition], per_thread: int) -> dict[int, int]:
     """{candidates of a thread: number of such threads}, without empty threads."""
     if all(part.mask is None for part in partitions):
-        return whole_thread_sizes(sum(part.count for part in partitions), per_thread, block)
+        return whole_thread_sizes(sum(part.count for part in partitions), per_thread)
     passes = np.concatenate([masks.to_bools(part.mask, part.count) for part in partitions])
-    of_thread = np.bincount(thread_of(np.flatnonzero(passes), per_thread, block))
+    of_thread = np.bincount(thread_of(np.flatnonzero(passes), per_thread))
     sizes = dict(enumerate(np.bincount(of_thread).tolist())) if of_thread.size else {}
     return {size: count for size, count in sizes.items() if size and count}
 
 
-def whole_thread_sizes(keywords: int, per_thread: int, block: int = BLOCK) -> dict[int, int]:
+def whole_thread_sizes(keywords: int, per_thread: int) -> dict[int, int]:
     """`thread_sizes` of partitions in which every keyword is a candidate."""
-    blocks, rest = divmod(keywords, block * per_thread)
-    deep, wide = divmod(rest, block)  # of the last block: `wide` threads have one more than the others
-    sizes = {per_thread: blocks * block}
-    for size, count in ((deep + 1, wide), (deep, block - wide)):
+    blocks, rest = divmod(keywords, BLOCK * per_thread)
+    deep, wide = divmod(rest, BLOCK)  # of the last block: `wide` threads have one more than the others
+    sizes = {per_thread: blocks * BLOCK}
+    for size, count in ((deep + 1, wide), (deep, BLOCK - wide)):
         sizes[size] = sizes.get(size, 0) + count
     return {size: count for size, count in sizes.items() if size and count}
 
@@ -75,9 +67,8 @@ class PaperPlan(NamedTuple):
     certificate: MissCertificate
 
 
-def plan(sizes: dict[int, int], k: int, geometry: SelectionGeometry) -> PaperPlan:
+def plan(sizes: dict[int, int], k: int, per_thread: int, queue: int) -> PaperPlan:
     """The plan of a paper-mode search of threads of these sizes (`thread_sizes`)."""
-    _, per_thread, queue = geometry
     candidates = sum(size * count for size, count in sizes.items())
     kept = min(k, sum(min(size, queue) * count for size, count in sizes.items()))
     certificate = certificate_of_threads(sizes, min(k, candidates), per_thread, queue)
@@ -90,11 +81,11 @@ def select_paper(
     sizes: dict[int, int],
     values: Values,
     k: int,
-    geometry: SelectionGeometry,
+    per_thread: int,
+    queue: int,
 ) -> tuple[Candidates, MissCertificate]:
     """The published search from an exact one: `search(values, k)` over threads of these sizes."""
-    candidates, kept, length, certificate = plan(sizes, k, geometry)
-    block, per_thread, queue = geometry
+    candidates, kept, length, certificate = plan(sizes, k, per_thread, queue)
     keys = np.zeros((len(values), kept), dtype=np.int64)
     positions = np.zeros((len(values), kept), dtype=np.int64)
     waiting = np.arange(len(values)) if kept else np.arange(0)  # queries without a result
@@ -102,7 +93,7 @@ def select_paper(
         found = search(values[waiting], min(length, candidates))
         short = []
         for query, row_keys, row_positions in zip(waiting.tolist(), *found, strict=True):
-            heads = np.flatnonzero(queue_heads(thread_of(row_positions, per_thread, block), queue))[:kept]
+            heads = np.flatnonzero(queue_heads(thread_of(row_positions, per_thread), queue))[:kept]
             if len(heads) < kept:
                 short.append(query)
             else:

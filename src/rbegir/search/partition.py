@@ -11,16 +11,15 @@ hits than another; NO_KEY and position −1 fill its row.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from rbegir.base.masks import Mask, both
-from rbegir.codes.layout import groups, packed_bytes
-from rbegir.codes.score import QUERY_LIMIT
-from rbegir.errors import InputError, describe, whole_number
+from rbegir.codes.score import KeyScores
+from rbegir.errors import InputError
 
 Values = npt.NDArray[np.int16]  # of integer queries
 Int64s = npt.NDArray[np.int64]
@@ -123,6 +122,53 @@ class Candidates(NamedTuple):
         )
 
 
+Search: TypeAlias = Callable[[Values, int, Limits | None], Candidates]  # for given partitions
+
+
+class Pairs(NamedTuple):
+    """Queries, the keywords that they found, and scores; those of a query are in the total order."""
+
+    query: Int64s  # [pairs] number of the query in its batch
+    scores: npt.NDArray[np.float64]  # [pairs]
+    positions: Int64s  # [pairs]
+
+    def only(self, kept: npt.NDArray[np.bool_]) -> Pairs:
+        return Pairs(self.query[kept], self.scores[kept], self.positions[kept])
+
+
+def all_pairs(
+    search: Search,
+    values: Values,
+    scores: Callable[[Values], KeyScores],
+    limits: Limits,
+    room: int,
+    least: int = 1,
+) -> Iterator[Pairs]:
+    """All pairs that the limits allow, in runs of whole queries, with about `room` pairs in memory at a time.
+
+    Each query is searched with a growing k, at first at least `least`, until it has fewer hits. If there are
+    too many pairs, the two halves of the queries are searched one after the other.
+    """
+    found: list[Pairs] = []
+    left, k, held = np.arange(len(values)), max(least, room // max(1, len(values))), 0
+    while left.size:
+        if held + left.size * k > room and len(values) > 1:
+            for half in np.array_split(np.arange(len(values)), 2):
+                for pairs in all_pairs(search, values[half], scores, limits.of(half), room, least):
+                    yield pairs._replace(query=half[pairs.query])
+            return
+        best = search(values[left], k, limits.of(left))
+        full = best.counts == k  # there may be more
+        hits = (best.positions >= 0) & ~full[:, None]
+        of_hits = scores(values[left])(best.keys)[hits]
+        found.append(Pairs(left[np.nonzero(hits)[0]], of_hits, best.positions[hits]))
+        held += found[-1].query.size
+        left, k = left[full], 4 * k
+    query, of_pairs, positions = (np.concatenate(column) for column in zip(*found, strict=True))
+    order = np.argsort(query, kind="stable")
+    yield Pairs(query[order], of_pairs[order], positions[order])
+
+
 def best(keys: Int64s, positions: Int64s, k: int) -> Int64s:
     """Columns [queries, ≤ k] of the best of [queries, candidates], in the total order."""
     if keys.shape[1] <= SORT_ALL * k:
@@ -153,57 +199,3 @@ def recall_of(found: Int64s, exact: Int64s) -> float:
         return 1.0
     hits = sum(len(np.intersect1d(a, b)) for a, b in zip(found, exact, strict=True))
     return hits / exact.size
-
-
-def check_values(values: Values, n: int) -> Values:
-    """Integer queries int16 [queries, n] within ±255, as a contiguous array."""
-    if not isinstance(values, np.ndarray) or values.dtype != np.int16:
-        raise InputError(f"values must be an int16 array [queries, {n}], got {describe(values)}")
-    if values.ndim != 2 or values.shape[1] != n:
-        raise InputError(f"values must have shape [queries, {n}], got {list(values.shape)}")
-    if values.size and max(int(values.max()), -int(values.min())) > QUERY_LIMIT:
-        raise InputError(f"values of a query must be within ±{QUERY_LIMIT}")
-    return np.ascontiguousarray(values)
-
-
-def check_positions(positions: Int64s, queries: int, keywords: int) -> Int64s:
-    """Positions of keywords int64 [queries, m], as a contiguous array."""
-    if not isinstance(positions, np.ndarray) or positions.dtype != np.int64:
-        raise InputError(f"positions must be an int64 array [{queries}, m], got {describe(positions)}")
-    if positions.ndim != 2 or len(positions) != queries:
-        raise InputError(f"positions must have shape [{queries}, m], got {list(positions.shape)}")
-    if positions.size and (positions.min() < 0 or positions.max() >= keywords):
-        raise InputError(
-            f"positions must be from 0 to {keywords - 1}, got {positions.min()} to {positions.max()}"
-        )
-    return np.ascontiguousarray(positions)
-
-
-def check_partitions(partitions: Sequence[Partition], n: int, planes: int) -> list[Partition]:
-    """Partitions whose buffers have the right type and size, as contiguous arrays."""
-    checked = []
-    for index, (packed, count, mask, filters) in enumerate(partitions):
-        count = whole_number(f"count of partition {index}", count, 0)
-        size, words = packed_bytes(count, n, planes), groups(count)
-        if not isinstance(packed, np.ndarray) or packed.dtype != np.uint8 or packed.shape != (size,):
-            raise InputError(
-                f"packed of partition {index} must be uint8 [{size}] for {count} keywords of {planes} × {n} "
-                f"bits, got {describe(packed)}"
-            )
-        for one in (one for one in (mask, *filters) if one is not None):
-            if not isinstance(one, np.ndarray) or one.dtype != np.uint64 or one.shape != (words,):
-                raise InputError(
-                    f"mask of partition {index} must be uint64 [{words}], one bit for each of {count} "
-                    f"keywords, got {describe(one)}"
-                )
-        mask, *others = (None if one is None else np.ascontiguousarray(one) for one in (mask, *filters))
-        checked.append(Partition(np.ascontiguousarray(packed), count, mask, tuple(others)))
-    return checked
-
-
-def check_search(
-    partitions: Sequence[Partition], values: Values, k: int, n: int, planes: int
-) -> tuple[list[Partition], Values, int]:
-    """The arguments of a search, checked for a backend of codes of `planes` planes and dimension n."""
-    k, values = whole_number("k", k), check_values(values, n)
-    return check_partitions(partitions, n, planes), values, k

@@ -13,11 +13,11 @@ from rbegir.base import masks
 from rbegir.codes import score
 from rbegir.codes.layout import unpack
 from rbegir.codes.planes import Codes
+from rbegir.search import paper
 from rbegir.search.backend import Backend
 from rbegir.search.items import ItemHits, ItemOrder, add_up, best_items
 from rbegir.search.missrate import MissCertificate, certificate_of_threads
-from rbegir.search.paper import SelectionGeometry
-from rbegir.search.partition import Candidates, Int64s, Limits, Partition, Values, check_search
+from rbegir.search.partition import Candidates, Int64s, Limits, Partition, Values
 
 
 def first_in_order(keys: Int64s, positions: Int64s, k: int) -> npt.NDArray[np.intp]:
@@ -33,11 +33,10 @@ class ReferenceBackend(Backend):
 
     def scores(self, partitions: Sequence[Partition], values: Values) -> tuple[Int64s, Int64s]:
         """Keys of all candidates [queries, candidates] and their positions [candidates]."""
-        parts, values, _ = check_search(partitions, values, 1, self.n, self.planes)
-        if not parts:
+        if not partitions:
             return np.zeros((len(values), 0), dtype=np.int64), np.zeros(0, dtype=np.int64)
-        codes = Codes.concat([unpack(part.packed, part.count, self.n, self.planes) for part in parts])
-        passes = np.concatenate([masks.to_bools(part.mask, part.count) for part in parts])
+        codes = Codes.concat([unpack(part.packed, part.count, self.n, self.planes) for part in partitions])
+        passes = np.concatenate([masks.to_bools(part.mask, part.count) for part in partitions])
         positions = np.flatnonzero(passes).astype(np.int64)
         return score.keys(values, codes[positions]), positions
 
@@ -68,16 +67,21 @@ class ReferenceBackend(Backend):
                 best[item], firsts[item] = matches[own].max(axis=0), own[0]
         return best_items(np.arange(len(best)), add_up(best, values), firsts, k)
 
-    def _select(
-        self, parts: list[Partition], values: Values, k: int, geometry: SelectionGeometry
+    def search_paper(
+        self,
+        partitions: Sequence[Partition],
+        values: Values,
+        k: int,
+        *,
+        per_thread: int = 256,
+        queue: int = 1,
     ) -> tuple[Candidates, MissCertificate]:
         """Algorithm 1 of the paper, thread by thread."""
-        block, per_thread, queue = geometry
-        keys, positions = self.scores(parts, values)
+        keys, positions = self.scores(partitions, values)
         threads: dict[int, list[int]] = {}
         for index, position in enumerate(positions.tolist()):
-            number, within = divmod(position, block * per_thread)
-            threads.setdefault(number * block + within % block, []).append(index)
+            number, within = divmod(position, paper.BLOCK * per_thread)
+            threads.setdefault(number * paper.BLOCK + within % paper.BLOCK, []).append(index)
         sizes = Counter(len(members) for members in threads.values())
         kept = min(k, sum(min(size, queue) * count for size, count in sizes.items()))
         result = Candidates(*(np.zeros((len(keys), kept), np.int64) for _ in Candidates._fields))

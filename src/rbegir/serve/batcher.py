@@ -41,7 +41,7 @@ import numpy.typing as npt
 from rbegir.base.masks import Mask
 from rbegir.codes.planes import Codes
 from rbegir.errors import InputError, MismatchError, RbegirError
-from rbegir.index.query import different_filters, evaluation, for_awaited, together, watching, weighing
+from rbegir.index.query import Caller, calling, different_filters, evaluation, together
 from rbegir.index.store import Index
 from rbegir.index.tenant import within
 from rbegir.search.hits import Hits, cut
@@ -434,7 +434,7 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
                 late.add(job)
             return job not in late and not job.future.done()
 
-        with watching(self._stopwatch()), weighing(weigh), for_awaited(awaited):
+        with calling(Caller(self._stopwatch(), weigh, awaited)):
             if self._reranks(shares[0][0].job.search):
                 queries = joined([share for share, _ in shares])
                 hits = self._index.search(queries, request.k, **request.options())

@@ -80,6 +80,7 @@ def test_there_and_back_nothing_is_lost(
     with through(index, tmp_path) as back:
         assert content(back) == content(index)
         assert len(content(back)) == 129
+        assert transfer.read_codes(back)[1].tolist() == transfer.read_codes(index)[1].tolist()
         asked = ["text 7", "nothing"]
         assert np.array_equal(back.search(asked, k=200).keys, index.search(asked, k=200).keys)
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rbegir.search import paper
 from rbegir.search.gpu import backend as gpu
 from rbegir.search.gpu.backend import GpuBackend
 from rbegir.search.gpu.words import INTERPRETED
@@ -40,15 +41,20 @@ def assert_equal(backend: GpuBackend, case: Case, **settings: int) -> None:
     ],
 )  # fmt: skip
 def test_equals_algorithm_1(
-    shape: tuple[int, int], search: dict[str, Any], geometry: tuple[int, int, int]
+    shape: tuple[int, int],
+    search: dict[str, Any],
+    geometry: tuple[int, int, int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     case = make_case(np.random.default_rng(sum(search["counts"])), *shape, **search)
     per_thread, queue, block = geometry
-    assert_equal(GpuBackend(*shape, DEVICE), case, per_thread=per_thread, queue=queue, block=block)
+    monkeypatch.setattr(paper, "BLOCK", block)
+    assert_equal(GpuBackend(*shape, DEVICE), case, per_thread=per_thread, queue=queue)
 
 
 def test_threads_that_lie_on_several_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three devices share every thread; only the host sees which hits are the heads of its queue."""
     monkeypatch.setattr(gpu, "SPLIT", 64)
+    monkeypatch.setattr(paper, "BLOCK", 24)
     case = make_case(np.random.default_rng(3), 64, 2, counts=(192,), k=30, copies=9)
-    assert_equal(GpuBackend(64, 2, [DEVICE] * 3), case, per_thread=8, queue=2, block=24)
+    assert_equal(GpuBackend(64, 2, [DEVICE] * 3), case, per_thread=8, queue=2)

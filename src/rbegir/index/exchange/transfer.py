@@ -55,8 +55,8 @@ def read_codes(source: Index | Codes) -> tuple[Codes, npt.NDArray[Any]]:
     if isinstance(source, Codes):
         return source, np.arange(len(source))
     snapshot = _state(source)
-    places = snapshot.select(None)
-    return snapshot.codes(places), snapshot.ids(places)
+    positions = snapshot.select(None)
+    return snapshot.codes(positions), snapshot.ids(positions)
 
 
 def _state(source: Index) -> Snapshot:
@@ -85,7 +85,9 @@ def make_index(
         n, planes = (None, None) if encoder else (first[0].n, first[0].plane_count)
         with Index.create(stage, encoder, n=n, keyword_planes=planes) as index:
             for codes, table in chain([first], filled):
-                _add(index, codes, table)
+                columns = dict(zip(table.column_names, table.columns, strict=True))
+                ids, texts = columns.pop("id"), columns.pop("text", None)
+                index.add_codes(codes, ids, columns, texts=texts)
     return Index.open(Path(path), model=encoder)
 
 
@@ -117,16 +119,3 @@ def make_vector_index(
 
     with reported(progress, "encoding") as report:
         return make_index(path, batches(), fitted)
-
-
-def _add(index: Index, codes: Codes, table: pa.Table) -> None:
-    """Add keywords; those without a text come last, because an add takes texts for all or for none."""
-    if "text" in table.column_names and table["text"].null_count:
-        there = np.asarray(table["text"].is_valid())
-        filled, bare = np.flatnonzero(there), np.flatnonzero(~there)
-        if filled.size:
-            _add(index, codes[filled], table.take(filled))
-        codes, table = codes[bare], table.take(bare).drop_columns("text")
-    columns = dict(zip(table.column_names, table.columns, strict=True))
-    ids, texts = columns.pop("id"), columns.pop("text", None)
-    index.add_codes(codes, ids, columns, texts=texts)

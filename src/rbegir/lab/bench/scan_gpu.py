@@ -44,7 +44,7 @@ from rbegir.search.gpu.dispatch import Method
 from rbegir.search.gpu.proof import Pending
 from rbegir.search.gpu.replay import Replays
 from rbegir.search.gpu.words import SlabSearch, with_sample
-from rbegir.search.paper import SelectionGeometry, plan, select_paper, whole_thread_sizes
+from rbegir.search.paper import plan, select_paper, whole_thread_sizes
 from rbegir.search.partition import Candidates, Values
 
 KEYWORDS = 100_000_000  # of a scan in the table of costs
@@ -251,8 +251,7 @@ def published(
     one = Batch(values[:1], device)
     rows = []
     for queue in QUEUES:
-        geometry = SelectionGeometry(per_thread=PER_THREAD, queue=queue)
-        length = plan(sizes, k, geometry).length
+        length = plan(sizes, k, PER_THREAD, queue).length
         row: Json = {"keywords": keywords, "k": k, "per_thread": PER_THREAD, "queue": queue, "length": length}
         calls = [partial(replays.begin, pieces, one, best) for best in (length, k)]
         paper, same = in_turns(calls, rounds, warm=3)
@@ -260,7 +259,7 @@ def published(
         hits, walls = 0, []
         for query, best in zip(values, exact, strict=True):
             began = time.perf_counter()
-            found, certificate = select_paper(search, sizes, query[None], k, geometry)
+            found, certificate = select_paper(search, sizes, query[None], k, PER_THREAD, queue)
             walls.append((time.perf_counter() - began) * 1e3)
             hits += len(np.intersect1d(best, found.positions))
         expected = certificate.expected_recall
