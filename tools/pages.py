@@ -25,6 +25,7 @@ from rbegir.lab.bench.accuracy import key, spread
 from rbegir.lab.bench.host import cpu_name
 from rbegir.lab.figures import Json, Stat, big, environment
 from rbegir.lab.plan import Wish, plan
+from rbegir.lab.reproduce import paper
 from rbegir.lab.reproduce.job import read_results
 from rbegir.lab.reproduce.report import page as reproduction_page
 
@@ -57,7 +58,7 @@ VECTOR_SETS = {  # title, and bytes at 2 bits per dimension
     "minilm": ("MiniLM, 384-d", 96),
     "lsa": ("LSA, 256-d", 64),
     "patches": ("patches, 128-d", 32),
-    "minilm-part": ("MiniLM, a part", 96),
+    "minilm-part": ("MiniLM part, 384-d", 96),
 }
 METHODS = {
     "binarizer": "Binarizer",
@@ -110,7 +111,9 @@ def unclean(*commits: str | None) -> str:
 
 def benchmarks() -> Json:
     """The figures of docs/benchmarks.md and of the table in README.md."""
-    accuracy, gpu = load("reproduce-full"), load("scan-gpu")
+    accuracy, gpu, scans = load("reproduce-full"), load("scan-gpu"), load("scan-cpu-peers")
+    for c in scans["cells"]:
+        c["avx2_lead"] = min(c["isa_ratios"]["avx2"].values())
     planes = {
         c["query_planes"]: c["ms"] for c in gpu["cases"] if "query planes" in c["case"] and c["batch"] == 1
     }
@@ -155,7 +158,7 @@ def benchmarks() -> Json:
         "bm25": method("BM25"),
         "grams": method("tri-letter cosine"),
         "untrained": {run["row"]: run for run in accuracy["runs"] if run["row"] in ("bm25", "triletter")},
-        "peers": load("scan-cpu-peers"),
+        "peers": scans,
         "sizes": load("scan-cpu"),
         "gpu": gpu,
         "maxsim": load("maxsim-gpu"),
@@ -171,6 +174,7 @@ def benchmarks() -> Json:
         "accuracy": accuracy,
         "vectors": vectors(),
         "third_plane": 100 * (planes[3] / planes[2] - 1),
+        "latency_of_paper": paper.LATENCY_MS["rbe_star"],
         "exact_ms": {c["keywords"]: c["ms"] for c in gpu["cells"] if c["batch"] == 1},
         "peer_names": lambda result: {
             key: name for key, name in SCAN_PEERS.items() if key in result["cells"][0]["ratios"]
@@ -257,6 +261,13 @@ def vectors() -> Json:
                         "reranked": reranked,
                     }
 
+    lost: dict[str, list[int]] = {}  # sizes at which a peer finds more
+    below = [one for one in leads() if one["plain"]["mean"] < 0]
+    for one in below:
+        sizes = lost.setdefault(one["title"], [])
+        if one["bytes"] not in sizes:
+            sizes.append(one["bytes"])
+
     def faster(*peers: str) -> Json:
         """How many runs of peers encoded faster than the Binarizer did with the same vectors, bytes and seed."""
         ratios = []
@@ -292,6 +303,9 @@ def vectors() -> Json:
         "half_width": half_width,
         "best_peer": best_peer,
         "leads": list(leads()),
+        "lost": lost,
+        "brief": lambda title: title.split(",")[0],
+        "most_lost": max((-one["plain"]["mean"] for one in below), default=0.0),
         "faster": faster("pq", "rabitq", "turbovec"),
         "short": lambda method: METHODS[method.removesuffix("_16").removesuffix("_32")].split(",")[0],
         "compared": compared,
