@@ -142,8 +142,8 @@ def test_a_peer_is_searched_with_its_fastest_setting(monkeypatch: pytest.MonkeyP
     assert len(used) == 1 + 3 + 3 + 1  # nothing is tried again
 
 
-def test_random_codes_are_aligned() -> None:
-    assert scan.random_codes(1000).ctypes.data % 64 == 0
+def test_random_keywords_are_aligned() -> None:
+    assert scan.random_packed(1000).ctypes.data % 64 == 0
     assert set(np.unique(scan.random_queries(50))) == {-7, -5, -3, -1, 1, 3, 5, 7}
 
 

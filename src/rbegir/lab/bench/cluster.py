@@ -33,7 +33,7 @@ from rbegir.codes.planes import Codes
 from rbegir.errors import RbegirError
 from rbegir.index.store import Index
 from rbegir.lab.bench import host
-from rbegir.lab.bench.scan import PLANES, QUERY_PLANES, N
+from rbegir.lab.bench.scan import PLANES, QUERY_PLANES, N, random_codes
 from rbegir.lab.figures import Json
 from rbegir.search.hits import Hits, merge
 
@@ -47,13 +47,11 @@ def make_index(path: Path, keywords: int) -> None:
     rng = np.random.default_rng(0)
     with Index.create(path, n=N, keyword_planes=PLANES, query_planes=QUERY_PLANES) as index:
         for part in np.array_split(np.arange(keywords), max(2, -(-keywords // PIECE))):
-            planes = rng.integers(0, 2**64, (PLANES, len(part), N // 64), np.uint64)
-            index.add_codes(Codes(planes, N))
+            index.add_codes(random_codes(len(part), PLANES, rng))
 
 
 def queries(count: int, seed: int = 1) -> Codes:
-    rng = np.random.default_rng(seed)
-    return Codes(rng.integers(0, 2**64, (QUERY_PLANES, count, N // 64), np.uint64), N)
+    return random_codes(count, QUERY_PLANES, np.random.default_rng(seed))
 
 
 def same(ours: Hits, theirs: Hits) -> bool:

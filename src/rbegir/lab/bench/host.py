@@ -135,6 +135,11 @@ def turns(calls: Sequence[Callable[[], object]], rounds: int) -> list[list[float
     return [list(own) for own in zip(*times, strict=True)]
 
 
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median, lowest and highest."""
+    return {"median": statistics.median(values), "lowest": min(values), "highest": max(values)}
+
+
 def timed(call: Callable[[], object], rounds: int, warm: int = 1) -> dict[str, float]:
     """ms, ms_min and ms_max of a call on a GPU, between events; the first `warm` calls do not count."""
     return in_turns([call], rounds, warm)[0]

@@ -253,7 +253,7 @@ def _result(cells: list[Json], ledger: Ledger, peers: Json) -> Json:
         "host": host.describe(("starlette", "uvicorn", "pydantic", *PACKAGES)),
         "cells": cells,
         **{setting: _summary(of) for setting, of in by.items()},
-        "ratio": _spread(ratios),
+        "ratio": host.spread(ratios),
         "errors": sum(sum(cell["errors"].values()) for cell in cells),
         "integrity": {
             "acknowledged_writes": ledger.acknowledged,
@@ -275,9 +275,5 @@ def _summary(cells: list[Json]) -> Json:
     summary: Json = {"seconds": sum(cell["seconds"] for cell in cells)}
     for name in SUMMARISED:
         if values := [cell[name] for cell in cells if cell[name] is not None]:
-            summary[name] = _spread(values)
+            summary[name] = host.spread(values)
     return summary
-
-
-def _spread(values: list[float]) -> dict[str, float]:
-    return {"median": statistics.median(values), "lowest": min(values), "highest": max(values)}
