@@ -89,6 +89,7 @@ WISHES = (
 )
 
 
+SINCE_USEARCH_INDEX = "2026-11-19T14:00"  # from then on, usearch is searched by an index
 SINCE_DIGITS = "2026-11-18T13:49"  # from then on, many bits per dimension may be digits
 DIGITS = 5  # bits per dimension from which they are tried
 ELSEWHERE = {"a59eacd2e65d", "3419cbe90678"}  # commits that results name and this repository does not hold
@@ -159,6 +160,7 @@ def benchmarks() -> Json:
         "grams": method("tri-letter cosine"),
         "untrained": {run["row"]: run for run in accuracy["runs"] if run["row"] in ("bm25", "triletter")},
         "peers": scans,
+        "since_usearch_index": SINCE_USEARCH_INDEX,
         "sizes": load("scan-cpu"),
         "gpu": gpu,
         "maxsim": load("maxsim-gpu"),
