@@ -31,14 +31,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rbegir.codes.layout import pack
-from rbegir.codes.score import cosine, norm_squared
+from rbegir.codes.score import cosine, keys, norm_squared
 from rbegir.encode.clsm.clsm import without_sparse_checks
 from rbegir.encode.clsm.rbe import prefixes, rbe_layers, start_as_quantiser
-from rbegir.errors import InputError
+from rbegir.errors import InputError, whole_number
 from rbegir.lab.bag import BagConfig, BagEncoder, BagNetwork, Progress, descend
-from rbegir.search.backend import Partition
-from rbegir.search.cpu import CpuBackend
 
 WORD = re.compile(r"\w+")
 
@@ -170,22 +167,19 @@ class CBOW(BagEncoder):
         `planes` are those of the query and those that are stored: (1, 1) compares the base vectors alone.
         """
         own = np.array([self._number[word] for word in words])
-        k = min(k, len(self.vocabulary) - 1)
         if self.network.rbe is None:
             table = self.embed(self.vocabulary)
             table /= np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-12)
-            best = torch.from_numpy(table[own] @ table.T).topk(k + 1)
-            scores, order = best.values.double().numpy(), best.indices.numpy()
+            scores = (table[own] @ table.T).astype(np.float64)
         else:
             ask, keep = planes or (self.query_planes, self.keyword_planes)
             stored = self.encode_queries(self.vocabulary).first_planes(keep)
             asked = self.encode_queries(words).first_planes(ask).values()
-            backend = CpuBackend(self.n, stored.plane_count)
-            found = backend.search([Partition(pack(stored), len(stored))], asked, k + 1)
-            scores, order = cosine(found.keys, norm_squared(asked)), found.positions
-        others = order != own[:, None]  # a word is not its own neighbour
-        others[others.all(axis=1), -1] = False
-        return order[others].reshape(len(own), k), scores[others].reshape(len(own), k)
+            scores = cosine(keys(asked, stored), norm_squared(asked))
+        scores[np.arange(len(own)), own] = -np.inf  # a word is not its own neighbour
+        most = min(whole_number("k", k), len(self.vocabulary) - 1)
+        order = np.argsort(-scores, axis=1, kind="stable")[:, :most]
+        return order, np.take_along_axis(scores, order, axis=1)
 
 
 def _train(network: _Network, corpus: _Corpus, config: CBOWConfig, progress: Progress | None) -> None:
