@@ -78,6 +78,11 @@ def test_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
             scan.ScanGrid(**{**good, name: [0]})
     with pytest.raises(InputError, match="rounds must be a whole number of at least 1, got 0"):
         scan.ScanGrid(**{**good, "rounds": 0})
+    for keywords in (10**13, 10**99):
+        with pytest.raises(
+            InputError, match=rf"{keywords:,} keywords take .* bytes of memory, the machine has"
+        ):
+            scan.run(scan.ScanGrid(**{**good, "keywords": [1, keywords]}))
     monkeypatch.setattr(scan, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"--peers needs faiss-cpu, turbovec, .*rbegir\[bench\]"):
         scan.run(scan.ScanGrid(**good, peers=True))

@@ -83,7 +83,7 @@ def describe(packages: Sequence[str] = ()) -> dict[str, Any]:
         **_cpu(),
         "cpus": cpu_count(),
         "isa": available_isas()[0],
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "memory_bytes": memory_bytes(),
         "load_average": load_average(),
         "system": platform.platform(),
         "python": platform.python_version(),
@@ -98,6 +98,11 @@ def cpu_name(about: dict[str, Any]) -> str:
     """The CPU of a description, with family and model where it has them: names alone are often the same."""
     model = f" (family {about['cpu_family']}, model {about['cpu_model']})" if "cpu_model" in about else ""
     return f"{about['cpu']}{model}"
+
+
+def memory_bytes() -> int:
+    """Memory of the machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def load_average() -> float:

@@ -97,6 +97,11 @@ def run(grid: ScanGrid, progress: host.Progress = host.quiet) -> Json:
             f"--peers needs {', '.join(missing)}", hint="pip install 'rbegir[bench]', or leave out --peers"
         )
     keywords, threads, batches, ks = grid.keywords, grid.threads, grid.batches, grid.ks
+    needed, memory = packed_bytes(max(keywords), N, PLANES), host.memory_bytes()
+    if needed > memory:
+        raise InputError(
+            f"{max(keywords):,} keywords take {needed:,} bytes of memory, the machine has {memory:,}"
+        )
     cells: list[Json] = []
     total = len(keywords) * len(threads) * len(batches) * len(ks)
     for count in keywords:
