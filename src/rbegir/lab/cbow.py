@@ -35,7 +35,7 @@ from rbegir.codes.score import cosine, keys, norm_squared
 from rbegir.encode.clsm.clsm import without_sparse_checks
 from rbegir.encode.clsm.rbe import prefixes, rbe_layers, start_as_quantiser
 from rbegir.errors import InputError, whole_number
-from rbegir.lab.bag import BagConfig, BagEncoder, BagNetwork, Progress, descend
+from rbegir.lab.bag import BagConfig, BagEncoder, BagNetwork, descend
 
 WORD = re.compile(r"\w+")
 
@@ -134,10 +134,8 @@ class CBOW(BagEncoder):
     network: _Network
 
     @classmethod
-    def fit(
-        cls, texts: Iterable[str], config: CBOWConfig | None = None, *, progress: Progress | None = None
-    ) -> CBOW:
-        """Learn from texts. `progress` is called with (share done, mean loss so far)."""
+    def fit(cls, texts: Iterable[str], config: CBOWConfig | None = None) -> CBOW:
+        """Learn from texts."""
         config = config or CBOWConfig()
         corpus = _Corpus(texts, config.min_count)
         if len(corpus.vocabulary) < 2:
@@ -149,7 +147,7 @@ class CBOW(BagEncoder):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
             network = _Network(len(corpus.vocabulary), config)
-            _train(network, corpus, config, progress)
+            _train(network, corpus, config)
         return cls(config, corpus.vocabulary, network)
 
     def similar(self, word: str, k: int = 10) -> list[tuple[str, float]]:
@@ -182,7 +180,7 @@ class CBOW(BagEncoder):
         return order, np.take_along_axis(scores, order, axis=1)
 
 
-def _train(network: _Network, corpus: _Corpus, config: CBOWConfig, progress: Progress | None) -> None:
+def _train(network: _Network, corpus: _Corpus, config: CBOWConfig) -> None:
     rng = np.random.default_rng(config.seed)
     noise = corpus.counts**0.75
     noise /= noise.sum()
@@ -222,4 +220,4 @@ def _train(network: _Network, corpus: _Corpus, config: CBOWConfig, progress: Pro
     if network.rbe is not None:
         optimisers.append(torch.optim.Adam(network.rbe.parameters(), lr=config.lr))
     network.train()
-    descend(config.epochs, batches, loss, optimisers, progress)
+    descend(config.epochs, batches, loss, optimisers)

@@ -110,10 +110,10 @@ def load_average() -> float:
     return round(os.getloadavg()[0], 2)
 
 
-def fresh_process_seconds(source: str, *, repeats: int = 5) -> float:
+def fresh_process_seconds(source: str) -> float:
     """The median time of a new Python process that runs `source`, start-up and imports included."""
     times = []
-    for _ in range(repeats):
+    for _ in range(5):
         start = time.perf_counter()
         done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
         times.append(time.perf_counter() - start)
