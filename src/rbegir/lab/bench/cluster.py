@@ -30,7 +30,7 @@ from rbegir.cluster.client import Cluster
 from rbegir.cluster.gather import ALONG
 from rbegir.cluster.session import import_ray
 from rbegir.codes.planes import Codes
-from rbegir.errors import RbegirError
+from rbegir.errors import InputError, RbegirError, whole_number
 from rbegir.index.store import Index
 from rbegir.lab.bench import host
 from rbegir.lab.bench.scan import PLANES, QUERY_PLANES, N, random_codes
@@ -189,6 +189,8 @@ def _kill(cluster: Cluster, shard: int, replica: int) -> int:
 
 def speed(*, keywords: int = 8_000_000, rounds: int = 30, progress: host.Progress = host.quiet) -> Json:
     """Overhead, scaling, spread and merging; needs a quiet machine."""
+    for name, value in (("keywords", keywords), ("rounds", rounds)):
+        whole_number(name, value)
     result: Json = {"host": host.describe(("ray",)), "keywords": keywords, "rounds": rounds}
     with tempfile.TemporaryDirectory() as folder:
         small, large = Path(folder) / "small.rbe", Path(folder) / "large.rbe"
@@ -212,6 +214,9 @@ def survival(
     progress: host.Progress = host.quiet,
 ) -> Json:
     """Kills under load, with two replicas and with one, `seconds` each; any machine will do."""
+    whole_number("clients", clients)
+    if not (seconds > 0 and every > 0):
+        raise InputError(f"seconds and every must be more than 0, got {seconds:g} and {every:g}")
     result: Json = {"host": host.describe(("ray",)), "keywords": SMALL}
     with tempfile.TemporaryDirectory() as folder:
         small = Path(folder) / "small.rbe"

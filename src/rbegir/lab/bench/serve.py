@@ -33,7 +33,7 @@ import pyarrow as pa
 from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.model import Model
 from rbegir.encode.clsm.presets import preset, random_tensors
-from rbegir.errors import RbegirError, whole_number
+from rbegir.errors import InputError, RbegirError, whole_number
 from rbegir.index.store import Index
 from rbegir.lab.bench import host
 from rbegir.lab.bench.databases import DATABASES, PACKAGES
@@ -70,6 +70,10 @@ def run(
     whole_number("keywords", keywords, k)
     for name, value in (("k", k), ("clients", clients), ("rounds", rounds)):
         whole_number(name, value)
+    if not (0 <= writes < 1 and seconds > 0):
+        raise InputError(
+            f"writes must be a share below 1, seconds more than 0, got {writes:g} and {seconds:g}"
+        )
     with tempfile.TemporaryDirectory(prefix="rbegir-bench-") as name:
         folder = Path(name)
         progress(0.0, "building the index")
