@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import statistics
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -29,11 +28,12 @@ import numpy as np
 
 import rbegir
 from rbegir.codes.planes import Codes
-from rbegir.lab.bench.host import describe, milliseconds
+from rbegir.lab.bench.host import describe, milliseconds, spread
 from rbegir.lab.bench.load import Ledger, Mix, drive, prepared
+from rbegir.lab.bench.scan import N, random_codes
 from rbegir.lab.bench.serve import SETTINGS, service
 
-N, QUERIES, K = 64, 64, 100
+QUERIES, K = 64, 100
 ROUNDS = 7
 SECONDS = 10.0  # of load per setting and round
 USERS = 100_000
@@ -41,18 +41,13 @@ TENANTS = (10, 1000, 100_000, 1_000_000)
 Json = dict[str, Any]
 
 
-def random_codes(count: int, planes: int, seed: int) -> Codes:
-    rng = np.random.default_rng(seed)
-    return Codes(rng.integers(0, 2**64, (planes, count, 1), dtype=np.uint64), N)
-
-
-def spread(values: list[float]) -> Json:
-    return {"median": statistics.median(values), "lowest": min(values), "highest": max(values)}
+def drawn(count: int, planes: int, seed: int) -> Codes:
+    return random_codes(count, planes, np.random.default_rng(seed))
 
 
 def build(path: Path, keywords: int, attributes: dict[str, Any], **settings: Any) -> rbegir.Index:
     index = rbegir.Index.create(path, n=N, keyword_planes=2, query_planes=3, **settings)
-    index.add_codes(random_codes(keywords, 2, 0), attributes=attributes)
+    index.add_codes(drawn(keywords, 2, 0), attributes=attributes)
     return index
 
 
@@ -62,7 +57,7 @@ def half(number: int) -> str:
 
 def batches(index: rbegir.Index) -> list[Json]:
     """A filter per query beside one for all, for filters that pass different shares of the keywords."""
-    queries = random_codes(QUERIES, 3, 1)
+    queries = drawn(QUERIES, 3, 1)
     fresh = iter(range(10**9))  # makes a filter a new one without changing what it passes
 
     def renewed(where: str) -> str:
@@ -137,7 +132,7 @@ def tenants(folder: Path, keywords: int) -> list[Json]:
         owner = np.random.default_rng(3).permutation(keywords) % count
         path = folder / f"tenants{count}.rbe"
         with build(path, keywords, {"tenant": owner}, tenant="tenant") as index:
-            query = random_codes(1, 3, 4)
+            query = drawn(1, 3, 4)
             index.search_codes(query, k=10)
             asked = np.random.default_rng(5).choice(count, min(count, 40), replace=False).tolist()
 

@@ -32,18 +32,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import rbegir
-from rbegir.codes.planes import Codes
 from rbegir.lab.bench.host import describe, milliseconds
+from rbegir.lab.bench.scan import PLANES, N, random_codes
 from rbegir.lab.bench.serve import service
 from rbegir.lab.figures import Json
 
 COMMIT = 1_000_000
 SEARCHES, CHANGES = 20, 40
-N = 64
-
-
-def random_codes(count: int, rng: np.random.Generator) -> Codes:
-    return Codes(rng.integers(0, 2**64, (2, count, 1), dtype=np.uint64), N)
 
 
 def memory(field: str) -> int:
@@ -60,14 +55,17 @@ def grow(path: Path, first: int, end: int) -> float:
         for start in range(first, end, COMMIT):
             ids = pa.array(np.arange(start, min(end, start + COMMIT)))
             texts = pc.binary_join_element_wise("keyword", pc.cast(ids, pa.string()), " ")
-            index.add_codes(random_codes(len(ids), rng), ids, texts=texts)
+            index.add_codes(random_codes(len(ids), PLANES, rng), ids, texts=texts)
     return time.perf_counter() - began
 
 
 def change(index: rbegir.Index, rng: np.random.Generator, number: int) -> None:
     """Replace one keyword."""
     index.add_codes(
-        random_codes(1, rng), [int(rng.integers(0, len(index)))], texts=[f"changed {number}"], upsert=True
+        random_codes(1, PLANES, rng),
+        [int(rng.integers(0, len(index)))],
+        texts=[f"changed {number}"],
+        upsert=True,
     )
 
 
@@ -77,7 +75,7 @@ def measure(path: Path) -> Json:
     began = time.perf_counter()
     index = rbegir.Index.open(path)
     opened = (time.perf_counter() - began) * 1e3
-    queries = Codes(rng.integers(0, 2**64, (3, 1, 1), dtype=np.uint64), N)
+    queries = random_codes(1, 3, rng)
     first = milliseconds(lambda: index.search_codes(queries, k=10))
     searches = [milliseconds(lambda: index.search_codes(queries, k=10)) for _ in range(SEARCHES)]
     segments = index.info()["segments"]
@@ -164,7 +162,7 @@ def main() -> None:
         print(json.dumps({"measure": measure, "compact": compact}[args.step](args.directory)))
         return
     path = args.directory / "growing.rbe"
-    rbegir.Index.create(path, n=N, keyword_planes=2, query_planes=3).close()
+    rbegir.Index.create(path, n=N, keyword_planes=PLANES, query_planes=3).close()
     sizes = sorted({min(args.keywords, size) for size in (10**6, 10**7, 3 * 10**7, args.keywords)})
     result: Json = {"host": describe(), "commit_keywords": COMMIT, "sizes": []}
     held = 0

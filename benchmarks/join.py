@@ -32,17 +32,14 @@ import rbegir
 from rbegir._native import _core
 from rbegir.codes.planes import Codes
 from rbegir.index.join import MOST_QUERIES
-from rbegir.lab.bench.host import describe, milliseconds
+from rbegir.lab.bench.host import describe, milliseconds, spread
+from rbegir.lab.bench.scan import PLANES, N, random_codes
 from rbegir.search.cpu import CpuBackend
 
-N, PLANES, K = 64, 2, 10
+K = 10
 MIN_SCORE = 0.95  # of duplicates: one bit of 128 changes a code by less
 SEED = 7
 Json = dict[str, Any]
-
-
-def random_codes(rng: np.random.Generator, count: int) -> Codes:
-    return Codes(rng.integers(0, 2**64, (PLANES, count, 1), dtype=np.uint64), N)
 
 
 def with_copies(rng: np.random.Generator, codes: Codes) -> Codes:
@@ -51,10 +48,6 @@ def with_copies(rng: np.random.Generator, codes: Codes) -> Codes:
     planes[:, 9::10] = planes[:, 8::10][:, : planes[:, 9::10].shape[1]]
     planes[-1, 9::10, 0] ^= np.uint64(1) << rng.integers(0, N, planes[-1, 9::10, 0].shape, dtype=np.uint64)
     return Codes(planes, N)
-
-
-def spread(values: list[float]) -> Json:
-    return {"median": statistics.median(values), "lowest": min(values), "highest": max(values)}
 
 
 class Kernel:
@@ -155,8 +148,10 @@ def main() -> None:
             index.add_codes(codes)
             return index
 
-        first, second = (build(label, random_codes(rng, args.keywords)) for label in ("first", "second"))
-        copies = build("copies", with_copies(rng, random_codes(rng, args.duplicates)))
+        first, second = (
+            build(label, random_codes(args.keywords, PLANES, rng)) for label in ("first", "second")
+        )
+        copies = build("copies", with_copies(rng, random_codes(args.duplicates, PLANES, rng)))
         result = {
             "host": host,
             "seed": SEED,

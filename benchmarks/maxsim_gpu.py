@@ -32,7 +32,7 @@ import torch
 from rbegir.codes.layout import pack
 from rbegir.codes.planes import Codes
 from rbegir.lab.bench.host import describe_card, milliseconds, timed
-from rbegir.lab.bench.scan import random_codes, random_queries
+from rbegir.lab.bench.scan import random_packed, random_queries
 from rbegir.search.backend import Partition
 from rbegir.search.cpu import CpuBackend
 from rbegir.search.gpu import maxsim
@@ -85,7 +85,7 @@ def measure(keywords: int) -> dict[str, Any]:
         CpuBackend(N, PLANES),
         random_queries(VECTORS),
     )
-    packed = random_codes(CHECKED * LENGTH)
+    packed = random_packed(CHECKED * LENGTH)
     with worker.active():
         slab = random_slab(worker, keywords, packed)
         pieces = [[SlabSearch(slab, 0, None, keywords)]]

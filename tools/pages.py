@@ -14,10 +14,10 @@ import statistics
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from xml.sax.saxutils import escape
 
 import cli_docs
 import plan_figures
+from bars import Bar, svg
 from plan_figures import RESULTS, ROOT, load
 
 from rbegir.errors import InputError
@@ -25,6 +25,7 @@ from rbegir.lab.bench.accuracy import key, spread
 from rbegir.lab.bench.host import cpu_name
 from rbegir.lab.figures import Json, Stat, big, environment
 from rbegir.lab.plan import Wish, plan
+from rbegir.lab.reproduce import paper
 from rbegir.lab.reproduce.job import read_results
 from rbegir.lab.reproduce.report import page as reproduction_page
 
@@ -57,7 +58,7 @@ VECTOR_SETS = {  # title, and bytes at 2 bits per dimension
     "minilm": ("MiniLM, 384-d", 96),
     "lsa": ("LSA, 256-d", 64),
     "patches": ("patches, 128-d", 32),
-    "minilm-part": ("MiniLM, a part", 96),
+    "minilm-part": ("MiniLM part, 384-d", 96),
 }
 METHODS = {
     "binarizer": "Binarizer",
@@ -88,6 +89,7 @@ WISHES = (
 )
 
 
+SINCE_USEARCH_INDEX = "2026-11-19T14:00"  # from then on, usearch is searched by an index
 SINCE_DIGITS = "2026-11-18T13:49"  # from then on, many bits per dimension may be digits
 DIGITS = 5  # bits per dimension from which they are tried
 ELSEWHERE = {"a59eacd2e65d", "3419cbe90678"}  # commits that results name and this repository does not hold
@@ -110,7 +112,9 @@ def unclean(*commits: str | None) -> str:
 
 def benchmarks() -> Json:
     """The figures of docs/benchmarks.md and of the table in README.md."""
-    accuracy, gpu = load("reproduce-full"), load("scan-gpu")
+    accuracy, gpu, scans = load("reproduce-full"), load("scan-gpu"), load("scan-cpu-peers")
+    for c in scans["cells"]:
+        c["avx2_lead"] = min(c["isa_ratios"]["avx2"].values())
     planes = {
         c["query_planes"]: c["ms"] for c in gpu["cases"] if "query planes" in c["case"] and c["batch"] == 1
     }
@@ -155,7 +159,8 @@ def benchmarks() -> Json:
         "bm25": method("BM25"),
         "grams": method("tri-letter cosine"),
         "untrained": {run["row"]: run for run in accuracy["runs"] if run["row"] in ("bm25", "triletter")},
-        "peers": load("scan-cpu-peers"),
+        "peers": scans,
+        "since_usearch_index": SINCE_USEARCH_INDEX,
         "sizes": load("scan-cpu"),
         "gpu": gpu,
         "maxsim": load("maxsim-gpu"),
@@ -171,6 +176,7 @@ def benchmarks() -> Json:
         "accuracy": accuracy,
         "vectors": vectors(),
         "third_plane": 100 * (planes[3] / planes[2] - 1),
+        "latency_of_paper": paper.LATENCY_MS["rbe_star"],
         "exact_ms": {c["keywords"]: c["ms"] for c in gpu["cells"] if c["batch"] == 1},
         "peer_names": lambda result: {
             key: name for key, name in SCAN_PEERS.items() if key in result["cells"][0]["ratios"]
@@ -257,6 +263,13 @@ def vectors() -> Json:
                         "reranked": reranked,
                     }
 
+    lost: dict[str, list[int]] = {}  # sizes at which a peer finds more
+    below = [one for one in leads() if one["plain"]["mean"] < 0]
+    for one in below:
+        sizes = lost.setdefault(one["title"], [])
+        if one["bytes"] not in sizes:
+            sizes.append(one["bytes"])
+
     def faster(*peers: str) -> Json:
         """How many runs of peers encoded faster than the Binarizer did with the same vectors, bytes and seed."""
         ratios = []
@@ -292,6 +305,9 @@ def vectors() -> Json:
         "half_width": half_width,
         "best_peer": best_peer,
         "leads": list(leads()),
+        "lost": lost,
+        "brief": lambda title: title.split(",")[0],
+        "most_lost": max((-one["plain"]["mean"] for one in below), default=0.0),
         "faster": faster("pq", "rabitq", "turbovec"),
         "short": lambda method: METHODS[method.removesuffix("_16").removesuffix("_32")].split(",")[0],
         "compared": compared,
@@ -366,84 +382,48 @@ def pages() -> Iterator[tuple[Path, str]]:
 
 
 def pictures() -> Iterator[tuple[Path, str]]:
-    """Plain SVG, the same on every machine."""
-    results = load("generalisations")
-    yield (
-        DOCS / "img" / "hashing.svg",
-        bars(
-            "Nearest ten documents from the same subpackage",
-            results["hashing"]["rows"],
+    lines = "lines: 95 % interval of the mean over seeds"
+    found = load("generalisations")
+    networks = (
+        (
+            "hashing",
             "precision@10",
-            "docstrings of NumPy, SciPy and scikit-learn; lines: 95 % interval of the mean over seeds",
+            "Share of the nearest ten documents from the same subpackage",
+            "docstrings of NumPy, SciPy and scikit-learn",
         ),
-    )
-    yield (
-        DOCS / "img" / "cbow.svg",
-        bars(
-            "Nearest ten words shared with a float model",
-            results["cbow"]["rows"],
+        (
+            "cbow",
             "overlap@10",
+            "Share of the nearest ten words that a float model has too",
             "words of Wikipedia titles; float: another seed, the most that can be expected",
         ),
     )
-    yield DOCS / "img" / "recall.svg", recall_bars(vectors())
-
-
-def bars(title: str, rows: list[Json], figure: str, note: str) -> str:
-    """Horizontal bars of a figure by model; trained binary codes are dark."""
-    left, width, step = 210, 360, 26
-    most = max(row[figure]["mean"] for row in rows)
-    foot = 70 + step * len(rows)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 680 {foot}" '
-        'font-family="sans-serif" font-size="13">',
-        f'<rect width="680" height="{foot}" fill="#ffffff"/>',
-        f'<text x="10" y="22" font-size="15" fill="#222222">{escape(title)}</text>',
-    ]
-    for i, row in enumerate(rows):
-        found = Stat(row[figure]["mean"], row[figure]["std"], row["seeds"])
-        name, value, spread = row["model"], found.mean, found.half_width()
-        y, length = 38 + step * i, width * value / most
-        colour = "#2a6f97" if name.startswith("RBE") and "untrained" not in name else "#b8c4cc"
-        label = f"{name}, {row['bytes']} bytes" if row["bytes"] else name
-        parts += [
-            f'<text x="{left - 8}" y="{y + 13}" text-anchor="end" fill="#222222">{escape(label)}</text>',
-            f'<rect x="{left}" y="{y}" width="{length:.1f}" height="17" fill="{colour}"/>',
-            f'<text x="{left + length + 8:.1f}" y="{y + 13}" fill="#222222">{value:.3f}</text>',
-        ]
-        if spread:
-            half = width * spread / most
-            parts.append(
-                f'<line x1="{left + length - half:.1f}" x2="{left + length + half:.1f}" y1="{y + 8}" '
-                f'y2="{y + 8}" stroke="#222222"/>'
+    for name, figure, title, note in networks:
+        rows = [
+            Bar(
+                f"{row['model']}, {row['bytes']} bytes" if row["bytes"] else row["model"],
+                row[figure]["mean"],
+                Stat(row[figure]["mean"], row[figure]["std"], row["seeds"]).half_width(),
+                row["model"].startswith("RBE") and "untrained" not in row["model"],
             )
-    parts.append(f'<text x="10" y="{foot - 12}" font-size="12" fill="#555555">{escape(note)}</text>')
-    return "\n".join([*parts, "</svg>"]) + "\n"
-
-
-def recall_bars(figures: Json) -> str:
-    """Bars of recall@10 at 2 bits per dimension, one block per set of vectors, best first."""
-    width, line, left = 760, 18, 260
-    parts: list[str] = []
-    y = 10
+            for row in found[name]["rows"]
+        ]
+        yield DOCS / "img" / f"{name}.svg", svg({title: rows}, f"{note}; {lines}")
+    figures = vectors()
+    blocks = {}
     for name, title in figures["shown"].items():
-        parts.append(f'<text x="8" y="{y + 13}" font-weight="bold">{title}</text>')
-        y += line + 4
-        rows = [row for method in METHODS if (row := figures["at"](name, method))]
-        for row in sorted(rows, key=lambda row: -row["recall@10"]["mean"]):
-            value = row["recall@10"]["mean"]
-            colour = "#1f4e79" if row["method"].startswith("binarizer") else "#b8c4d0"
-            label = f"{METHODS[row['method']].replace('`', '')} ({row['bytes']:g} B)"
-            length = round(value * (width - left - 60), 1)
-            parts += [
-                f'<text x="{left - 6}" y="{y + 12}" text-anchor="end">{label}</text>',
-                f'<rect x="{left}" y="{y + 2}" width="{length}" height="{line - 5}" fill="{colour}"/>',
-                f'<text x="{left + length + 5}" y="{y + 12}">{value:.3f}</text>',
-            ]
-            y += line
-        y += 10
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{y}" font-family="sans-serif" font-size="11">'
-    return "\n".join([head, f'<rect width="{width}" height="{y}" fill="white"/>', *parts, "</svg>"]) + "\n"
+        rows = [
+            Bar(
+                f"{METHODS[method].replace('`', '')} ({row['bytes']:g} B)",
+                row["recall@10"]["mean"],
+                row["recall@10"]["half_width"],
+                method.startswith("binarizer"),
+            )
+            for method in METHODS
+            if (row := figures["at"](name, method))
+        ]
+        blocks[title] = sorted(rows, key=lambda bar: -bar.value)
+    yield DOCS / "img" / "recall.svg", svg(blocks, f"recall@10 at 2 bits per dimension; {lines}")
 
 
 if __name__ == "__main__":

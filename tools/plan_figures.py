@@ -21,77 +21,50 @@ def load(name: str) -> Json:
 
 
 def constant(value: float, unit: str, source: str) -> Json:
-    return {"value": value, "unit": unit, "source": source}
+    return {"value": value, "unit": unit, "source": f"benchmarks/results/{source}"}
 
 
-def cells(result: Json, threads: int) -> list[Json]:
-    """By batch: the keywords of its cells and their times, top 1000."""
-    chosen = [c for c in result["cells"] if c["k"] == 1000 and c["threads"] == threads]
-    found = []
+def machine(name: str, file: str, threads: int, capacity: Json) -> Json:
+    """A kind of machine: its capacity in bytes, and by batch size the times of its scans, top 1000."""
+    measured = load(file)["cells"]
+    chosen = [c for c in measured if c["k"] == 1000 and c["threads"] == threads]
+    cells = []
     for batch in sorted({c["batch"] for c in chosen}):
         own = sorted((c["keywords"], c["ms"]) for c in chosen if c["batch"] == batch)
-        found.append({"batch": batch, "keywords": [n for n, _ in own], "ms": [round(ms, 4) for _, ms in own]})
-    return found
-
-
-def bandwidth(result: Json) -> float:
-    """GB/s of plain reading, at the largest size."""
-    largest = max(c["keywords"] for c in result["cells"])
-    return float(max(c["read_gb_per_s"] for c in result["cells"] if c["keywords"] == largest))
+        cells.append({"batch": batch, "keywords": [n for n, _ in own], "ms": [round(ms, 4) for _, ms in own]})
+    largest = max(c["keywords"] for c in measured)
+    speed = max(c["read_gb_per_s"] for c in measured if c["keywords"] == largest)  # of plain reading
+    used = f", {threads} threads" if threads > 1 else ""
+    return {
+        "name": name,
+        "capacity": capacity,
+        "cells": cells,
+        "bandwidth": constant(float(speed), "GB/s", f"{file}.json: read_gb_per_s"),
+        "source": f"benchmarks/results/{file}.json, top 1000{used}",
+    }
 
 
 def figures() -> Json:
     gpu, cpu, cluster = load("scan-gpu"), load("scan-cpu"), load("cluster")
-    most = max(c["keywords"] for c in gpu["cells"])
-    cores = cpu["host"]["cpus"]
-    small = f"{cpu['host']['cpu']}, {cores} cores"
-    encoders = {gpu["host"]["device"]: load("encode-h200"), small: load("encode-cpu")}
+    most, cores = max(c["keywords"] for c in gpu["cells"]), cpu["host"]["cpus"]
+    large, small = gpu["host"]["device"], f"{cpu['host']['cpu']}, {cores} cores"
+    held = constant(16.0 * most, "bytes", f"scan-gpu.json: {most:,} keywords were searched")
+    chosen = f"scan-cpu.json: host memory, {HELD:.0%} of it for codes (chosen)"
+    memory = constant(HELD * cpu["host"]["memory_bytes"], "bytes", chosen)
+    call = "cluster.json: overhead of one shard through Ray, loopback: search, then texts of the hits"
+    answers = f"cluster.json: {cluster['spread']['answers']:,} responses of a shard"
+    encoders = {large: "encode-h200", small: "encode-cpu"}
     return {
-        "machines": [
-            {
-                "name": gpu["host"]["device"],
-                "capacity": constant(
-                    16.0 * most, "bytes", f"benchmarks/results/scan-gpu.json: {most:,} keywords were searched"
-                ),
-                "cells": cells(gpu, 1),
-                "bandwidth": constant(
-                    bandwidth(gpu), "GB/s", "benchmarks/results/scan-gpu.json: read_gb_per_s"
-                ),
-                "source": "benchmarks/results/scan-gpu.json, top 1000",
-            },
-            {
-                "name": small,
-                "capacity": constant(
-                    HELD * cpu["host"]["memory_bytes"],
-                    "bytes",
-                    f"benchmarks/results/scan-cpu.json: host memory, {HELD:.0%} of it for codes (chosen)",
-                ),
-                "cells": cells(cpu, cores),
-                "bandwidth": constant(
-                    bandwidth(cpu), "GB/s", "benchmarks/results/scan-cpu.json: read_gb_per_s"
-                ),
-                "source": f"benchmarks/results/scan-cpu.json, top 1000, {cores} threads",
-            },
-        ],
-        "call": constant(
-            cluster["overhead"]["two_calls_ms"]["median"],
-            "ms",
-            "benchmarks/results/cluster.json: overhead of one shard through Ray, loopback: search, then texts of the hits",
-        ),
-        "merge": constant(
-            cluster["merge_ns"]["median"], "ns per candidate", "benchmarks/results/cluster.json: merge_ns"
-        ),
+        "machines": [machine(large, "scan-gpu", 1, held), machine(small, "scan-cpu", cores, memory)],
+        "call": constant(cluster["overhead"]["two_calls_ms"]["median"], "ms", call),
+        "merge": constant(cluster["merge_ns"]["median"], "ns per candidate", "cluster.json: merge_ns"),
         "spread": {
             "quantiles": cluster["spread"]["over_median_ms"],
-            "source": f"benchmarks/results/cluster.json: {cluster['spread']['answers']:,} responses of a shard",
+            "source": f"benchmarks/results/{answers}",
         },
         "encode": {
-            name: constant(
-                result["texts_per_s"],
-                "texts/s",
-                f"benchmarks/results/encode-{'h200' if i == 0 else 'cpu'}.json",
-            )
-            for i, (name, result) in enumerate(encoders.items())
+            name: constant(load(file)["texts_per_s"], "texts/s", f"{file}.json")
+            for name, file in encoders.items()
         },
     }
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rbegir.errors import InputError
 from rbegir.lab.bench import cluster as bench
 
 
@@ -42,3 +43,14 @@ def test_the_timed_parts(nodes: Any, small: Path) -> None:
     assert spread["over_median_ms"] == sorted(spread["over_median_ms"])
     assert spread["over_median_ms"][bench.QUANTILES // 2] == pytest.approx(0, abs=1e-6)
     assert bench.merge_cost(2)["median"] > 0
+
+
+def test_refusals() -> None:
+    for name in ("keywords", "rounds"):
+        with pytest.raises(InputError, match=f"{name} must be a whole number of at least 1, got 0"):
+            bench.speed(**{name: 0})  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="clients must be a whole number of at least 1, got 0"):
+        bench.survival(clients=0)
+    for wrong in ({"seconds": 0.0}, {"every": float("nan")}):
+        with pytest.raises(InputError, match="seconds and every must be more than 0, got"):
+            bench.survival(**wrong)  # type: ignore[arg-type]

@@ -66,6 +66,23 @@ def test_figures_that_no_commit_can_repeat_are_marked(made: dict[str, str]) -> N
             ), name
 
 
+def test_the_first_screen_of_the_readme_is_short_and_names_the_losses(made: dict[str, str]) -> None:
+    shown = made["README.md"].split("<!-- results: ")[1].split("<!-- end of results -->")[0]
+    table, losses = shown.split("### What we lose")
+    rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| [")]
+    assert len(rows) <= 9
+    words = [len(re.sub(r"\(docs/[^)]*\)", "", cell).split()) for row in rows for cell in row]
+    assert max(words) <= 24
+    assert all("](docs/" in row[0] for row in rows)
+    bullets = [line for line in losses.splitlines() if line.startswith("- **")]
+    assert len(bullets) <= 6
+    assert max(len(re.findall(r"\.(?: |$)", bullet.split("**")[2])) for bullet in bullets) <= 2
+    lost = re.findall(r"^\| ([^|,]+)[^|]*\| (\d+) \| [^|]+\| -0", made["docs/vectors.md"], re.MULTILINE)
+    assert lost
+    for name, size in lost:
+        assert re.search(rf"{name} in [^,:]*\b{size}\b", bullets[0]), f"{name}, {size} bytes"
+
+
 def test_pictures_are_there(made: dict[str, str]) -> None:
     for name, text in made.items():
         for picture in re.findall(r"!\[[^]]*\]\(([^)]+)\)", text) if name.endswith(".md") else ():

@@ -128,6 +128,12 @@ def test_bad_input(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (tmp_path / "bad.npz").write_text("no")
     with pytest.raises(FileError, match="cannot be read as a data set"):
         read_data(tmp_path / "bad.npz")
+    whole = data.read_bytes()
+    changed = bytes(byte ^ 1 if at == len(whole) // 2 else byte for at, byte in enumerate(whole))
+    for damaged in (whole[:1000], b"PK\x03\x04" + whole[4:90], changed):
+        (tmp_path / "damaged.npz").write_bytes(damaged)
+        with pytest.raises(FileError, match="cannot be read as a data set"):
+            read_data(tmp_path / "damaged.npz")
     np.savez(tmp_path / "half.npz", train=np.ones((3, 2)), test=np.ones((1, 2)))
     with pytest.raises(InputError, match="has no array 'neighbors'"):
         read_data(tmp_path / "half.npz")
@@ -138,6 +144,19 @@ def test_bad_input(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     np.savez(tmp_path / "long.npz", **{**wide, "test": np.ones((2, 2))})
     with pytest.raises(InputError, match=r"neighbors \[1, 1\] must have a row for each of 2 tests"):
         read_data(tmp_path / "long.npz")
+    pair = {"train": np.ones((3, 2)), "test": np.ones((1, 2))}
+    for neighbors, message in (
+        (np.array([[0.5]]), "neighbors must be positions in train, from 0 to 2, got float64"),
+        (np.array([["0"]]), "neighbors must be positions in train, from 0 to 2, got <U1"),
+        (np.array([[3]]), "neighbors must be positions in train, from 0 to 2, got 3"),
+        (np.array([[-1]]), "neighbors must be positions in train, from 0 to 2, got -1"),
+    ):
+        np.savez(tmp_path / "odd.npz", **pair, neighbors=neighbors)
+        with pytest.raises(InputError, match=message):
+            read_data(tmp_path / "odd.npz")
+    np.savez(tmp_path / "none.npz", **{**pair, "test": np.ones((0, 2))}, neighbors=np.ones((0, 1), int))
+    with pytest.raises(InputError, match=r"train \[3, 2\] and test \[0, 2\] do not belong together"):
+        read_data(tmp_path / "none.npz")
     (tmp_path / "data.hdf5").write_bytes(b"")
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(MissingExtraError, match="HDF5 data sets need h5py"):

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -71,16 +68,3 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     path = write(tmp_path / "p.tsv")
     with pytest.raises(FileError, match="cannot write the split under"):
         split_by_keyword(read_pairs(path), path / "under a file")
-
-
-def test_script(tmp_path: Path) -> None:
-    path = write(tmp_path / "p.tsv")
-    path.write_text(path.read_text() + "\nlone\n")
-    command = [sys.executable, ROOT / "tools/split_pairs.py", path, tmp_path / "out", "--test", "0.1"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0
-    assert sum(json.loads(done.stdout).values()) == 1500
-    assert done.stderr == f"{path}: skipped 1 of 1,501 rows: 1 with wrong number of fields\n"
-    done = subprocess.run([*command, "--strict"], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith(f"error: {path}, line 1,502: wrong number of fields")

@@ -10,9 +10,11 @@ batch.
 """
 
 import os
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -128,9 +130,9 @@ def read_data(path: str | os.PathLike[str]) -> AnnData:
                 arrays = {key: np.asarray(file[key]) for key in ARRAYS if key in file}
                 metric = str(file.attrs.get("distance", metric))
         else:
-            with np.load(name, allow_pickle=False) as file:
+            with name.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
                 arrays = {key: file[key] for key in ARRAYS if key in file}
-    except (OSError, ValueError, EOFError, AttributeError) as error:
+    except (OSError, ValueError, EOFError, AttributeError, BadZipFile, zlib.error) as error:
         raise FileError(
             f"{name} cannot be read as a data set: {error}", hint="pass an .hdf5 or .npz file"
         ) from error
@@ -138,10 +140,14 @@ def read_data(path: str | os.PathLike[str]) -> AnnData:
     if missing:
         raise InputError(f"{name} has no array {missing[0]!r}; a data set has train, test and neighbors")
     train, test, neighbors = (arrays[key] for key in ARRAYS)
-    if train.ndim != 2 or test.ndim != 2 or train.shape[1] != test.shape[1]:
+    if train.ndim != 2 or test.ndim != 2 or train.shape[1] != test.shape[1] or not len(test):
         raise InputError(f"train {list(train.shape)} and test {list(test.shape)} do not belong together")
     if neighbors.ndim != 2 or len(neighbors) != len(test):
         raise InputError(f"neighbors {list(neighbors.shape)} must have a row for each of {len(test)} tests")
+    whole = neighbors.dtype.kind in "iu"
+    odd = neighbors[(neighbors < 0) | (neighbors >= len(train))] if whole else [neighbors.dtype]
+    if len(odd):
+        raise InputError(f"neighbors must be positions in train, from 0 to {len(train) - 1}, got {odd[0]}")
     return AnnData(train, test, neighbors.astype(np.int64), metric)
 
 

@@ -23,7 +23,6 @@ from rbegir.encode.clsm.rbe import RBE, codes_of, fingerprint_of
 from rbegir.errors import InputError, MismatchError, TextError, whole_number
 
 ENCODE = 4096  # texts encoded at a time
-Progress = Callable[[float, float], None]  # share done, mean loss so far
 Batch = TypeVar("Batch")
 
 
@@ -130,21 +129,16 @@ def descend(
     batches_of_epoch: Callable[[], Sequence[Batch]],
     loss_of: Callable[[Batch], Tensor],
     optimisers: Sequence[torch.optim.Optimizer],
-    progress: Progress | None,
 ) -> None:
     """Train with one step per batch; learning rates decay linearly to 0."""
     rates = [optimiser.param_groups[0]["lr"] for optimiser in optimisers]
     for epoch in range(epochs):
-        batches, total = batches_of_epoch(), 0.0
+        batches = batches_of_epoch()
         for step, batch in enumerate(batches):
             share = (epoch + step / len(batches)) / epochs
             for optimiser, rate in zip(optimisers, rates, strict=True):
                 optimiser.param_groups[0]["lr"] = rate * (1 - share)
                 optimiser.zero_grad(set_to_none=True)
-            loss = loss_of(batch)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss_of(batch).backward()  # type: ignore[no-untyped-call]
             for optimiser in optimisers:
                 optimiser.step()
-            total += float(loss.detach())
-            if progress is not None:
-                progress(share + 1 / len(batches) / epochs, total / (step + 1))

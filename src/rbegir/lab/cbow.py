@@ -31,14 +31,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rbegir.codes.layout import pack
-from rbegir.codes.score import cosine, norm_squared
+from rbegir.codes.score import cosine, keys, norm_squared
 from rbegir.encode.clsm.clsm import without_sparse_checks
 from rbegir.encode.clsm.rbe import prefixes, rbe_layers, start_as_quantiser
-from rbegir.errors import InputError
-from rbegir.lab.bag import BagConfig, BagEncoder, BagNetwork, Progress, descend
-from rbegir.search.backend import Partition
-from rbegir.search.cpu import CpuBackend
+from rbegir.errors import InputError, whole_number
+from rbegir.lab.bag import BagConfig, BagEncoder, BagNetwork, descend
 
 WORD = re.compile(r"\w+")
 
@@ -137,10 +134,8 @@ class CBOW(BagEncoder):
     network: _Network
 
     @classmethod
-    def fit(
-        cls, texts: Iterable[str], config: CBOWConfig | None = None, *, progress: Progress | None = None
-    ) -> CBOW:
-        """Learn from texts. `progress` is called with (share done, mean loss so far)."""
+    def fit(cls, texts: Iterable[str], config: CBOWConfig | None = None) -> CBOW:
+        """Learn from texts."""
         config = config or CBOWConfig()
         corpus = _Corpus(texts, config.min_count)
         if len(corpus.vocabulary) < 2:
@@ -152,7 +147,7 @@ class CBOW(BagEncoder):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
             network = _Network(len(corpus.vocabulary), config)
-            _train(network, corpus, config, progress)
+            _train(network, corpus, config)
         return cls(config, corpus.vocabulary, network)
 
     def similar(self, word: str, k: int = 10) -> list[tuple[str, float]]:
@@ -170,25 +165,22 @@ class CBOW(BagEncoder):
         `planes` are those of the query and those that are stored: (1, 1) compares the base vectors alone.
         """
         own = np.array([self._number[word] for word in words])
-        k = min(k, len(self.vocabulary) - 1)
         if self.network.rbe is None:
             table = self.embed(self.vocabulary)
             table /= np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-12)
-            best = torch.from_numpy(table[own] @ table.T).topk(k + 1)
-            scores, order = best.values.double().numpy(), best.indices.numpy()
+            scores = (table[own] @ table.T).astype(np.float64)
         else:
             ask, keep = planes or (self.query_planes, self.keyword_planes)
             stored = self.encode_queries(self.vocabulary).first_planes(keep)
             asked = self.encode_queries(words).first_planes(ask).values()
-            backend = CpuBackend(self.n, stored.plane_count)
-            found = backend.search([Partition(pack(stored), len(stored))], asked, k + 1)
-            scores, order = cosine(found.keys, norm_squared(asked)), found.positions
-        others = order != own[:, None]  # a word is not its own neighbour
-        others[others.all(axis=1), -1] = False
-        return order[others].reshape(len(own), k), scores[others].reshape(len(own), k)
+            scores = cosine(keys(asked, stored), norm_squared(asked))
+        scores[np.arange(len(own)), own] = -np.inf  # a word is not its own neighbour
+        most = min(whole_number("k", k), len(self.vocabulary) - 1)
+        order = np.argsort(-scores, axis=1, kind="stable")[:, :most]
+        return order, np.take_along_axis(scores, order, axis=1)
 
 
-def _train(network: _Network, corpus: _Corpus, config: CBOWConfig, progress: Progress | None) -> None:
+def _train(network: _Network, corpus: _Corpus, config: CBOWConfig) -> None:
     rng = np.random.default_rng(config.seed)
     noise = corpus.counts**0.75
     noise /= noise.sum()
@@ -228,4 +220,4 @@ def _train(network: _Network, corpus: _Corpus, config: CBOWConfig, progress: Pro
     if network.rbe is not None:
         optimisers.append(torch.optim.Adam(network.rbe.parameters(), lr=config.lr))
     network.train()
-    descend(config.epochs, batches, loss, optimisers, progress)
+    descend(config.epochs, batches, loss, optimisers)

@@ -71,10 +71,9 @@ def environment(folder: Path) -> Environment:
 
 def big(number: float) -> str:
     """A large number with three digits and its unit in words."""
-    for unit, name in ((1e9, "billion"), (1e6, "million"), (1e3, "thousand")):
-        if number >= unit:
-            return f"{number / unit:.3g} {name}"
-    return f"{number:.3g}"
+    units = ((1e9, "billion"), (1e6, "million"), (1e3, "thousand"), (1, ""))
+    unit, name = next((one for one in units if number >= 0.9995 * one[0]), units[-1])  # 999,999 is a million
+    return f"{float(f'{number / unit:.3g}'):,g} {name}".rstrip()
 
 
 def interval(figure: Json, digits: int = 3, seeds: int | None = None) -> str:

@@ -28,7 +28,7 @@ from torch.nn import functional
 
 from rbegir.encode.clsm.rbe import prefixes, rbe_layers, start_as_quantiser
 from rbegir.errors import InputError
-from rbegir.lab.bag import ENCODE, BagConfig, BagEncoder, BagNetwork, Progress, descend
+from rbegir.lab.bag import ENCODE, BagConfig, BagEncoder, BagNetwork, descend
 
 TERM = re.compile(r"[^\W\d_]{3,}")  # three letters or more
 
@@ -93,14 +93,8 @@ class SemanticHashing(BagEncoder):
     network: _Network
 
     @classmethod
-    def fit(
-        cls,
-        documents: Sequence[str],
-        config: HashingConfig | None = None,
-        *,
-        progress: Progress | None = None,
-    ) -> SemanticHashing:
-        """Learn from documents. `progress` is called with (share done, mean loss so far)."""
+    def fit(cls, documents: Sequence[str], config: HashingConfig | None = None) -> SemanticHashing:
+        """Learn from documents."""
         config = config or HashingConfig()
         if len(documents) < 2:
             raise InputError(f"documents must be at least 2, got {len(documents)}")
@@ -109,7 +103,7 @@ class SemanticHashing(BagEncoder):
             torch.manual_seed(config.seed)
             model = cls(config, vocabulary, _Network(len(vocabulary), config))
             counts = [model.network.counts([*filter(None, known)]) for known in model.known(documents)]
-            _train(model.network, torch.cat(counts), config, progress)
+            _train(model.network, torch.cat(counts), config)
         return cls(config, vocabulary, model.network)
 
     @torch.no_grad()
@@ -132,7 +126,7 @@ def _informative_words(documents: Sequence[str], config: HashingConfig) -> list[
     return [word for _, word in ranked[: config.vocabulary]]
 
 
-def _train(network: _Network, counts: Tensor, config: HashingConfig, progress: Progress | None) -> None:
+def _train(network: _Network, counts: Tensor, config: HashingConfig) -> None:
     shuffle = torch.Generator().manual_seed(config.seed)
     if network.rbe is not None:
         with torch.no_grad():
@@ -149,4 +143,4 @@ def _train(network: _Network, counts: Tensor, config: HashingConfig, progress: P
         return torch.stack([-(weights * logs).sum(dim=1).mean() for logs in network(batch)]).mean()
 
     network.train()
-    descend(config.epochs, batches, loss, [torch.optim.Adam(network.parameters(), lr=config.lr)], progress)
+    descend(config.epochs, batches, loss, [torch.optim.Adam(network.parameters(), lr=config.lr)])

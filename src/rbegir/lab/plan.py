@@ -220,9 +220,8 @@ class Planner:
         if late is None:
             raise ImpossibleError("it would take more than a million machines")
         parts = ", ".join(f"{name} {ms:.3g}" for name, ms in late.parts.items())
-        raise ImpossibleError(
-            f"at best, {late.shards} shards take {late.p99:.3g} ms (99th percentile): {parts}"
-        )
+        take = "1 shard takes" if late.shards == 1 else f"{late.shards} shards take"
+        raise ImpossibleError(f"at best, {take} {late.p99:.3g} ms (99th percentile): {parts}")
 
     def _in_time(self, wish: Wish, shards: int, groups: int) -> bool:
         tried = self._at(wish, shards, groups)
@@ -307,11 +306,12 @@ def explain(best: Json) -> str:
     dropped = ", ".join(
         f"{machines:,} without the {name} requirement" for name, machines in best["without"].items()
     )
+    shards = "1 shard" if best["shards"] == 1 else f"{best['shards']:,} shards"
+    copies = "1 copy" if best["groups"] == 1 else f"{best['groups']:,} copies"
     return (
-        f"{best['shards']:,} shards of {best['keywords_per_machine']:,} keywords, {best['groups']:,} "
-        f"{'copy' if best['groups'] == 1 else 'copies'} of each: {best['machines']:,} × {best['machine']}; "
-        f"{binds} ({dropped}). A scan takes {best['scan_ms']:.3g} ms with {best['batch']:g} queries "
-        "at a time."
+        f"{shards} of {best['keywords_per_machine']:,} keywords, {copies} of each: {best['machines']:,} × "
+        f"{best['machine']}; {binds} ({dropped}). A scan takes {best['scan_ms']:.3g} ms with "
+        f"{best['batch']:g} queries at a time."
     )
 
 

@@ -78,6 +78,11 @@ def test_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
             scan.ScanGrid(**{**good, name: [0]})
     with pytest.raises(InputError, match="rounds must be a whole number of at least 1, got 0"):
         scan.ScanGrid(**{**good, "rounds": 0})
+    for keywords in (10**13, 10**99):
+        with pytest.raises(
+            InputError, match=rf"{keywords:,} keywords take .* bytes of memory, the machine has"
+        ):
+            scan.run(scan.ScanGrid(**{**good, "keywords": [1, keywords]}))
     monkeypatch.setattr(scan, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"--peers needs faiss-cpu, turbovec, .*rbegir\[bench\]"):
         scan.run(scan.ScanGrid(**good, peers=True))
@@ -142,8 +147,8 @@ def test_a_peer_is_searched_with_its_fastest_setting(monkeypatch: pytest.MonkeyP
     assert len(used) == 1 + 3 + 3 + 1  # nothing is tried again
 
 
-def test_random_codes_are_aligned() -> None:
-    assert scan.random_codes(1000).ctypes.data % 64 == 0
+def test_random_keywords_are_aligned() -> None:
+    assert scan.random_packed(1000).ctypes.data % 64 == 0
     assert set(np.unique(scan.random_queries(50))) == {-7, -5, -3, -1, 1, 3, 5, 7}
 
 
@@ -165,9 +170,9 @@ def test_host() -> None:
 
 
 def test_fresh_process() -> None:
-    assert 0 < host.fresh_process_seconds("pass", repeats=1) < 60
+    assert 0 < host.fresh_process_seconds("pass") < 60
     with pytest.raises(RbegirError, match="the measured program failed: ValueError: no"):
-        host.fresh_process_seconds("raise ValueError('no')", repeats=1)
+        host.fresh_process_seconds("raise ValueError('no')")
 
 
 def test_search_never_imports_torch() -> None:

@@ -127,3 +127,6 @@ def test_settings_are_checked() -> None:
         run(keywords=10)
     with pytest.raises(InputError, match="rounds must be a whole number of at least 1, got 0"):
         run(rounds=0)
+    for options in ({"writes": 1.0}, {"writes": -0.1}, {"seconds": 0.0}, {"writes": float("nan")}):
+        with pytest.raises(InputError, match="writes must be a share below 1, seconds more than 0, got"):
+            run(keywords=100, **options)  # type: ignore[arg-type]

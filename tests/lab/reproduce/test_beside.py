@@ -65,7 +65,7 @@ def test_the_beam_search_here_is_faiss_s(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_ranks_of_a_sampled_search(folder: Path) -> None:
-    bed = testbed.Testbed(load(folder), torch.device("cpu"), hash_buckets=32)
+    bed = testbed.Testbed(load(folder), torch.device("cpu"))
     chosen = np.arange(0, len(bed.queries), 2)
     right = {int(q): int(t) for q, t in zip(bed.query, bed.target, strict=True)}
     found = np.full((len(chosen), 5), -1, dtype=np.int64)
@@ -101,7 +101,7 @@ def test_grades_of_the_first_five() -> None:
 
 
 def test_a_part_of_the_corpus_holds_every_target(folder: Path) -> None:
-    bed = testbed.Testbed(load(folder), torch.device("cpu"), hash_buckets=32)
+    bed = testbed.Testbed(load(folder), torch.device("cpu"))
     kept, place = bed.part(200)
     assert len(kept) == len(kept.unique()) == 200
     assert torch.equal(kept[place], bed.target)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from scipy.stats import t as student
 
-from rbegir.lab.figures import interval, stat
+from rbegir.lab.figures import big, interval, stat
 from rbegir.lab.reproduce.results import Results
 
 
@@ -46,6 +46,23 @@ def test_plus_minus_is_half_of_students_interval() -> None:
     assert interval(three) == "0.200 ± 0.248"  # 4.303 × 0.1 / √3
     assert interval({"mean": 0.2, "std": 0.1}, 2, seeds=2) == "0.20 ± 0.90"
     assert interval({"mean": 0.2, "std": None, "seeds": 1}) == "0.200"
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (0, "0"),
+        (0.5, "0.5"),
+        (950, "950"),
+        (1234, "1.23 thousand"),
+        (999_499, "999 thousand"),
+        (999_999, "1 million"),
+        (14_314_000_000, "14.3 billion"),
+        (2.5e12, "2,500 billion"),
+    ],
+)
+def test_large_numbers_in_words(number: float, words: str) -> None:
+    assert big(number) == words
 
 
 def test_lift_is_the_share_of_the_gap_seed_by_seed() -> None:

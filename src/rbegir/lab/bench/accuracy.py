@@ -90,7 +90,7 @@ def measure(
     result |= {"host": host, "hosts": [*result["hosts"], host], "about": about or result["about"]}
     rows: list[Json] = result["cells"]
     result["summary"] = summary(rows)
-    have = set(map(key, rows))
+    have = {key(row) for row in rows if "metric" in row}  # others were scored without the cosine
     for seed in range(seeds):
         wanted = [
             (m, size) for size in budgets for m in methods if not {(n, size, seed) for n in names(m)} <= have

@@ -30,10 +30,10 @@ from rbegir.cluster.client import Cluster
 from rbegir.cluster.gather import ALONG
 from rbegir.cluster.session import import_ray
 from rbegir.codes.planes import Codes
-from rbegir.errors import RbegirError
+from rbegir.errors import InputError, RbegirError, whole_number
 from rbegir.index.store import Index
 from rbegir.lab.bench import host
-from rbegir.lab.bench.scan import PLANES, QUERY_PLANES, N
+from rbegir.lab.bench.scan import PLANES, QUERY_PLANES, N, random_codes
 from rbegir.lab.figures import Json
 from rbegir.search.hits import Hits, merge
 
@@ -47,13 +47,11 @@ def make_index(path: Path, keywords: int) -> None:
     rng = np.random.default_rng(0)
     with Index.create(path, n=N, keyword_planes=PLANES, query_planes=QUERY_PLANES) as index:
         for part in np.array_split(np.arange(keywords), max(2, -(-keywords // PIECE))):
-            planes = rng.integers(0, 2**64, (PLANES, len(part), N // 64), np.uint64)
-            index.add_codes(Codes(planes, N))
+            index.add_codes(random_codes(len(part), PLANES, rng))
 
 
 def queries(count: int, seed: int = 1) -> Codes:
-    rng = np.random.default_rng(seed)
-    return Codes(rng.integers(0, 2**64, (QUERY_PLANES, count, N // 64), np.uint64), N)
+    return random_codes(count, QUERY_PLANES, np.random.default_rng(seed))
 
 
 def same(ours: Hits, theirs: Hits) -> bool:
@@ -191,6 +189,8 @@ def _kill(cluster: Cluster, shard: int, replica: int) -> int:
 
 def speed(*, keywords: int = 8_000_000, rounds: int = 30, progress: host.Progress = host.quiet) -> Json:
     """Overhead, scaling, spread and merging; needs a quiet machine."""
+    for name, value in (("keywords", keywords), ("rounds", rounds)):
+        whole_number(name, value)
     result: Json = {"host": host.describe(("ray",)), "keywords": keywords, "rounds": rounds}
     with tempfile.TemporaryDirectory() as folder:
         small, large = Path(folder) / "small.rbe", Path(folder) / "large.rbe"
@@ -214,6 +214,9 @@ def survival(
     progress: host.Progress = host.quiet,
 ) -> Json:
     """Kills under load, with two replicas and with one, `seconds` each; any machine will do."""
+    whole_number("clients", clients)
+    if not (seconds > 0 and every > 0):
+        raise InputError(f"seconds and every must be more than 0, got {seconds:g} and {every:g}")
     result: Json = {"host": host.describe(("ray",)), "keywords": SMALL}
     with tempfile.TemporaryDirectory() as folder:
         small = Path(folder) / "small.rbe"

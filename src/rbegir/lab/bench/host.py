@@ -83,7 +83,7 @@ def describe(packages: Sequence[str] = ()) -> dict[str, Any]:
         **_cpu(),
         "cpus": cpu_count(),
         "isa": available_isas()[0],
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "memory_bytes": memory_bytes(),
         "load_average": load_average(),
         "system": platform.platform(),
         "python": platform.python_version(),
@@ -100,15 +100,20 @@ def cpu_name(about: dict[str, Any]) -> str:
     return f"{about['cpu']}{model}"
 
 
+def memory_bytes() -> int:
+    """Memory of the machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def load_average() -> float:
     """The load of the last minute."""
     return round(os.getloadavg()[0], 2)
 
 
-def fresh_process_seconds(source: str, *, repeats: int = 5) -> float:
+def fresh_process_seconds(source: str) -> float:
     """The median time of a new Python process that runs `source`, start-up and imports included."""
     times = []
-    for _ in range(repeats):
+    for _ in range(5):
         start = time.perf_counter()
         done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
         times.append(time.perf_counter() - start)
@@ -133,6 +138,11 @@ def turns(calls: Sequence[Callable[[], object]], rounds: int) -> list[list[float
     """The times of several calls in ms, in turns, so that a machine that slows down affects all alike."""
     times = [[milliseconds(call) for call in calls] for _ in range(rounds)]
     return [list(own) for own in zip(*times, strict=True)]
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median, lowest and highest."""
+    return {"median": statistics.median(values), "lowest": min(values), "highest": max(values)}
 
 
 def timed(call: Callable[[], object], rounds: int, warm: int = 1) -> dict[str, float]:

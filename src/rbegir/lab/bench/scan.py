@@ -40,7 +40,12 @@ SMALL_BATCH = 8  # up to this batch every side is timed three times per round an
 PEER_SECONDS = 10.0  # after this long, a peer is not timed again in a cell
 
 
-def random_codes(keywords: int) -> npt.NDArray[np.uint8]:
+def random_codes(count: int, planes: int, rng: np.random.Generator) -> Codes:
+    """Random codes of N dimensions."""
+    return Codes(rng.integers(0, 2**64, (planes, count, N // 64), dtype=np.uint64), N)
+
+
+def random_packed(keywords: int) -> npt.NDArray[np.uint8]:
     """Packed random keywords, aligned to 64 bytes as a mapped segment is."""
     size = packed_bytes(keywords, N, PLANES)
     buffer = np.empty(size + 64, dtype=np.uint8)
@@ -92,10 +97,15 @@ def run(grid: ScanGrid, progress: host.Progress = host.quiet) -> Json:
             f"--peers needs {', '.join(missing)}", hint="pip install 'rbegir[bench]', or leave out --peers"
         )
     keywords, threads, batches, ks = grid.keywords, grid.threads, grid.batches, grid.ks
+    needed, memory = packed_bytes(max(keywords), N, PLANES), host.memory_bytes()
+    if needed > memory:
+        raise InputError(
+            f"{max(keywords):,} keywords take {needed:,} bytes of memory, the machine has {memory:,}"
+        )
     cells: list[Json] = []
     total = len(keywords) * len(threads) * len(batches) * len(ks)
     for count in keywords:
-        packed = random_codes(count)
+        packed = random_packed(count)
         for thread_count in threads:
             with ExitStack() as stack:
                 progress(len(cells) / total, f"{count:,} keywords: preparing")
@@ -197,11 +207,10 @@ with rbegir.Index.open({path!r}, read_only=True) as index:
 
 def first_answer(keywords: int) -> Json:
     """Seconds until a new process has searched an index of random keywords; Python alone beside it."""
-    rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "start.rbe"
         with Index.create(path, n=N, keyword_planes=PLANES) as index:
-            index.add_codes(Codes(rng.integers(0, 2**64, (PLANES, keywords, N // 64), dtype=np.uint64), N))
+            index.add_codes(random_codes(keywords, PLANES, np.random.default_rng(0)))
         seconds = host.fresh_process_seconds(PROGRAM.format(path=str(path), n=N))
     return {
         "keywords": keywords,

@@ -33,7 +33,7 @@ import pyarrow as pa
 from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.model import Model
 from rbegir.encode.clsm.presets import preset, random_tensors
-from rbegir.errors import RbegirError, whole_number
+from rbegir.errors import InputError, RbegirError, whole_number
 from rbegir.index.store import Index
 from rbegir.lab.bench import host
 from rbegir.lab.bench.databases import DATABASES, PACKAGES
@@ -70,6 +70,10 @@ def run(
     whole_number("keywords", keywords, k)
     for name, value in (("k", k), ("clients", clients), ("rounds", rounds)):
         whole_number(name, value)
+    if not (0 <= writes < 1 and seconds > 0):
+        raise InputError(
+            f"writes must be a share below 1, seconds more than 0, got {writes:g} and {seconds:g}"
+        )
     with tempfile.TemporaryDirectory(prefix="rbegir-bench-") as name:
         folder = Path(name)
         progress(0.0, "building the index")
@@ -253,7 +257,7 @@ def _result(cells: list[Json], ledger: Ledger, peers: Json) -> Json:
         "host": host.describe(("starlette", "uvicorn", "pydantic", *PACKAGES)),
         "cells": cells,
         **{setting: _summary(of) for setting, of in by.items()},
-        "ratio": _spread(ratios),
+        "ratio": host.spread(ratios),
         "errors": sum(sum(cell["errors"].values()) for cell in cells),
         "integrity": {
             "acknowledged_writes": ledger.acknowledged,
@@ -275,9 +279,5 @@ def _summary(cells: list[Json]) -> Json:
     summary: Json = {"seconds": sum(cell["seconds"] for cell in cells)}
     for name in SUMMARISED:
         if values := [cell[name] for cell in cells if cell[name] is not None]:
-            summary[name] = _spread(values)
+            summary[name] = host.spread(values)
     return summary
-
-
-def _spread(values: list[float]) -> dict[str, float]:
-    return {"median": statistics.median(values), "lowest": min(values), "highest": max(values)}

@@ -27,6 +27,7 @@ import torch
 from rbegir.base.devices import cpu_count
 from rbegir.encode.clsm.presets import preset as named_preset
 from rbegir.encode.clsm.twotower import TwoTower
+from rbegir.errors import whole_number
 from rbegir.lab.bench.host import describe, device_name
 from rbegir.lab.figures import Json
 from rbegir.read.pairs import PairStream, read_pairs
@@ -53,6 +54,9 @@ def measure(
 
     By default all of the file, but 4 million on a GPU, which would finish fewer before it is warm.
     """
+    whole_number("epochs", epochs)
+    if rows is not None:
+        whole_number("rows", rows)
     chosen = resolve_device(device)
     shape = named_preset(preset)
     table = pairs.read_all()

@@ -96,7 +96,7 @@ def compare(bed: Testbed, vectors: Vectors, network: TwoTower, scale: Scale, see
     queries, corpus = (unit(side).cpu().numpy() for side in (vectors.queries, vectors.corpus))
     groups = sample_groups(bed.data.test)
     sides: tuple[tuple[Side, pa.Array], ...] = ("query", groups.queries), ("keyword", groups.keywords)
-    left, right = (unit(bed.embed(network, side, bed.tokens(texts))).cpu().numpy() for side, texts in sides)
+    left, right = (unit(torch.from_numpy(bed.embed(network, side, texts))).numpy() for side, texts in sides)
     learned = corpus[sample_rows(len(corpus), scale.quantiser_train, 0)]  # [train, n]
     every = np.concatenate([corpus, right])
     wanted = QUANTISERS + (SLOW if scale.slow_quantisers else ())

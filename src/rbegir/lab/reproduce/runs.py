@@ -67,12 +67,8 @@ class Laboratory:
 
     @cached_property
     def _tokenised(self) -> tuple[TrainingData, Validation, Testbed]:
-        buckets = self._scale.hash_buckets
-        return (
-            TrainingData(read_pairs(self._data.train), hash_buckets=buckets),
-            Validation(self._data.select),
-            Testbed(self._data, self._device, hash_buckets=buckets),
-        )
+        train = TrainingData(read_pairs(self._data.train), hash_buckets=self._scale.hash_buckets)
+        return train, Validation(self._data.select), Testbed(self._data, self._device)
 
     def run(self, jobs: list[ReproduceJob]) -> Iterator[str]:
         """Train the models of some jobs side by side and measure each; yields a line about each run."""

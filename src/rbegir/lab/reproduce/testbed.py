@@ -1,4 +1,4 @@
-"""Measures models on one dataset, whose texts are tokenised once for all of them.
+"""Measures models on one dataset.
 
     log loss, ROC AUC    sample groups of the test pairs, 10 random negatives each (see `evaluate.groups`)
     recall@k             the rank of each test pair's title among all titles, exact (see `evaluate.retrieval`)
@@ -21,7 +21,6 @@ eight planes that a search uses, so its figures are those of a search.
 import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -32,12 +31,11 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from rbegir.base.devices import cpu_count
 from rbegir.codes.layout import pack
 from rbegir.codes.planes import Codes
-from rbegir.encode.clsm.clsm import TowerBatch, tower_batch
 from rbegir.encode.clsm.model import quantise
 from rbegir.encode.clsm.presets import FLOAT, Side
+from rbegir.encode.clsm.sides import TorchSide
 from rbegir.encode.clsm.twotower import TwoTower, unit
 from rbegir.evaluate.evaluator import evaluate_labels, evaluate_model
 from rbegir.evaluate.groups import SampleGroups, distinct
@@ -48,15 +46,11 @@ from rbegir.lab.bench.host import milliseconds
 from rbegir.lab.bench.quantizers import Floats, Ids, top
 from rbegir.lab.figures import Json
 from rbegir.lab.reproduce.dataset import Dataset, headline, sample_rows
-from rbegir.read.tokenizer import GramBatch, tokenize
 from rbegir.search.backend import Partition
 from rbegir.search.cpu import CpuBackend
 from rbegir.search.partition import recall_of
-from rbegir.training.batches import cut
 
-TEXTS = 1 << 15  # embedded at a time
 REPLICATES = 100
-HASH_BUCKETS = 8192
 SIZES = (10_000, 100_000, 1_000_000)
 SELECTION_QUERIES, TOP, PER_THREAD = 500, 1000, 256
 LATENCY_QUERIES = 50
@@ -90,51 +84,30 @@ class Vectors(NamedTuple):
 class Testbed:
     """One dataset on one device, and the measurements of networks on it."""
 
-    def __init__(self, data: Dataset, device: torch.device, *, hash_buckets: int = HASH_BUCKETS) -> None:
-        self.data, self.device, self.hash_buckets = data, device, hash_buckets
+    def __init__(self, data: Dataset, device: torch.device) -> None:
+        self.data, self.device = data, device
         self.targets = Targets(data.test, data.corpus)
         self.queries = self.targets.queries
         self.query = torch.from_numpy(self.targets.query).to(device)  # [targets] into queries
         target = self.targets.keyword.astype(np.int64)
         self.target = torch.from_numpy(target).to(device)  # [targets] into corpus
-        self._query_texts, self._corpus = self.tokens(self.queries), self.tokens(data.corpus)
 
-    def tokens(self, texts: pa.Array) -> GramBatch:
-        return tokenize(texts, hash_buckets=self.hash_buckets, threads=cpu_count())
-
-    @torch.no_grad()
-    def embed(self, network: TwoTower, side: Side, texts: GramBatch) -> Tensor:
+    def embed(self, network: TwoTower, side: Side, texts: pa.Array) -> Floats:
         """Embeddings [texts, n] as a search compares them."""
-        network.eval()
-        count = len(texts.text_offsets) - 1
-
-        def block(start: int) -> GramBatch:
-            return cut(texts, np.arange(start, min(start + TEXTS, count), dtype=np.int32))
-
-        parts = []
-        with ThreadPoolExecutor(max(1, min(6, cpu_count() - 1))) as pool:
-            for grams in pool.map(block, range(0, count, TEXTS)):
-                batch = TowerBatch(*(array.to(self.device) for array in tower_batch(grams)))
-                parts.append(network.embed(side, batch).vector.float())
-        vectors = torch.cat(parts)
-        config = network.config
+        vectors, config = TorchSide(network.eval(), side, self.device).vectors(texts), network.config
         if side == "query" and config.query_planes == FLOAT and config.keyword_planes != FLOAT:
-            rounded = quantise(vectors.cpu().numpy()).values().astype(np.float32)
-            vectors = torch.from_numpy(rounded).to(self.device)
+            return quantise(vectors).values().astype(np.float32)
         return vectors
 
     def vectors(self, network: TwoTower) -> Vectors:
-        return Vectors(
-            self.embed(network, "query", self._query_texts),
-            self.embed(network, "keyword", self._corpus),
-            network.config.keyword_planes != FLOAT,
-        )
+        queries = torch.from_numpy(self.embed(network, "query", self.queries))
+        corpus = torch.from_numpy(self.embed(network, "keyword", self.data.corpus))
+        codes = network.config.keyword_planes != FLOAT
+        return Vectors(queries.to(self.device), corpus.to(self.device), codes)
 
     def measure(self, network: TwoTower, vectors: Vectors) -> Json:
         """Every figure of a network, with 95 % intervals by resampling queries."""
-        scorer = EmbeddingScorer(
-            lambda side, texts: self.embed(network, side, self.tokens(texts)).cpu().numpy()
-        )
+        scorer = EmbeddingScorer(partial(self.embed, network))
         return {
             **self.on_pairs(scorer),
             **self.in_corpus(vectors.queries, vectors.corpus, exact=vectors.codes),
@@ -256,8 +229,8 @@ def top_five(bed: Testbed, vectors: Vectors, network: TwoTower) -> Json:
     Judged titles that are missing from the corpus are added to it.
     """
     judgements = Judgements(bed.data.labels["all"], bed.data.corpus)
-    queries = bed.embed(network, "query", bed.tokens(judgements.queries)).cpu().numpy()
-    more = bed.embed(network, "keyword", bed.tokens(judgements.added))
+    queries = bed.embed(network, "query", judgements.queries)
+    more = torch.from_numpy(bed.embed(network, "keyword", judgements.added)).to(bed.device)
     keywords = unit(torch.cat([vectors.corpus, more])).cpu().numpy()
     hits = {"all titles": top(queries, keywords, 5)}
     if not vectors.codes:
