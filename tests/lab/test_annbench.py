@@ -126,8 +126,11 @@ def test_bad_input(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(FileError, match="there is no data set"):
         read_data(tmp_path / "nothing.npz")
     (tmp_path / "bad.npz").write_text("no")
-    with pytest.raises(FileError, match="cannot be read as a data set"):
-        read_data(tmp_path / "bad.npz")
+    (tmp_path / "cut.npz").write_bytes(b"PK\3\4cut short")
+    np.save(tmp_path / "one.npy", np.ones((3, 2)))
+    for name in ("bad.npz", "cut.npz", "one.npy"):
+        with pytest.raises(FileError, match="cannot be read as a data set"):
+            read_data(tmp_path / name)
     np.savez(tmp_path / "half.npz", train=np.ones((3, 2)), test=np.ones((1, 2)))
     with pytest.raises(InputError, match="has no array 'neighbors'"):
         read_data(tmp_path / "half.npz")

@@ -269,7 +269,9 @@ def test_a_read_only_service_follows_the_names(folder: Path) -> None:
         assert best(client) == "keyword of shop-1"
 
 
-@pytest.mark.parametrize("said", ["[]", "{}", "7", '{"a": 7}', '{"../a": "ads"}', '{"a": "../ads"}', "{"])
+@pytest.mark.parametrize(
+    "said", ["[]", "{}", "7", '{"a": 7}', '{"../a": "ads"}', '{"a": "../ads"}', "{", "[" * 100_000]
+)
 def test_a_wrong_file_of_names_is_named(folder: Path, said: str) -> None:
     (folder / ALIASES).write_text(said)
     with pytest.raises(FileError, match=ALIASES):

@@ -173,7 +173,8 @@ def pack(metadata: Mapping[str, Any]) -> Metadata:
     for name, value in metadata.items():
         if not isinstance(name, str):
             raise InputError(f"names in metadata must be texts, got {name!r}")
-        plain = isinstance(value, (str, int, float, bool)) and value == value  # a column has no NaN
+        finite = isinstance(value, float) and math.isfinite(value)
+        plain = finite or isinstance(value, (str, int))
         (attributes if plain and name and name not in (*RESERVED, REST) else rest)[name] = value
     if rest:
         try:

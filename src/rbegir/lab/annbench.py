@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -130,7 +131,7 @@ def read_data(path: str | os.PathLike[str]) -> AnnData:
         else:
             with np.load(name, allow_pickle=False) as file:
                 arrays = {key: file[key] for key in ARRAYS if key in file}
-    except (OSError, ValueError, EOFError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, EOFError, BadZipFile) as error:
         raise FileError(
             f"{name} cannot be read as a data set: {error}", hint="pass an .hdf5 or .npz file"
         ) from error

@@ -33,7 +33,7 @@ from rbegir.serve.middleware import header
 from rbegir.serve.served import ServedIndex
 from rbegir.serve.settings import Settings, number_limits
 from rbegir.wire.problems import Problem
-from rbegir.wire.schema import KeywordBody, KeywordUpdate, SearchQueries, UpdateBody, UpsertBody
+from rbegir.wire.schema import TAG, KeywordBody, KeywordUpdate, SearchQueries, UpdateBody, UpsertBody
 from rbegir.wire.search import JSON, code_values
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -163,10 +163,15 @@ def _explained(error: ValidationError) -> Problem:
     first = found[0]
     if first["type"] == "json_invalid":
         return Problem("malformed", first["msg"], hint="the body must be one JSON object in UTF-8")
-    errors = [{"field": ".".join(str(part) for part in e["loc"]), "message": e["msg"]} for e in found[:20]]
+    errors = [{"field": _path(e["loc"]), "message": e["msg"]} for e in found[:20]]
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     field = errors[0]["field"] or "body"
     return Problem("invalid", f"{field}: {first['msg']}{more}", hint=DOCUMENT, errors=errors)
+
+
+def _path(place: Iterable[int | str]) -> str:
+    """Where in a body an error is."""
+    return ".".join(str(part) for part in place if not str(part).startswith(TAG))
 
 
 def at_most(

@@ -52,8 +52,10 @@ class IndexFolder:
             return {name: name for name in found}
         try:
             said = json.loads(disk.read_small(path, MAX_ALIASES_BYTES))
-        except ValueError as error:
-            raise FileError(f"{path} is not JSON: {error}") from None
+        except (ValueError, RecursionError) as error:
+            raise FileError(
+                f"{path} is not JSON: {error}", hint="remove it to serve every index under its own name"
+            ) from None
         pairs = said.items() if isinstance(said, dict) else [(None, None)]
         if not said or not all(
             isinstance(text, str) and NAME.fullmatch(text) for pair in pairs for text in pair
