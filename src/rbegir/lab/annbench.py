@@ -129,7 +129,7 @@ def read_data(path: str | os.PathLike[str]) -> AnnData:
                 arrays = {key: np.asarray(file[key]) for key in ARRAYS if key in file}
                 metric = str(file.attrs.get("distance", metric))
         else:
-            with np.load(name, allow_pickle=False) as file:
+            with open(name, "rb") as raw, np.load(raw, allow_pickle=False) as file:
                 arrays = {key: file[key] for key in ARRAYS if key in file}
     except (OSError, ValueError, TypeError, EOFError, BadZipFile) as error:
         raise FileError(
