@@ -117,19 +117,14 @@ async def read_body(request: Request, settings: Settings, limit: int, grown: Cal
     size = 0
     try:
         async with asyncio.timeout(settings.body_timeout_s):
-            while True:
-                message = await request.receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientDisconnect
-                chunks.append(message.get("body", b""))
-                size += len(chunks[-1])
+            async for chunk in request.stream():  # raises ClientDisconnect
+                chunks.append(chunk)
+                size += len(chunk)
                 if size > LARGE:
                     request.scope["state"]["large"] = True
                 if size > limit:
                     raise _too_large(limit)
                 grown(size)
-                if not message.get("more_body"):
-                    return b"".join(chunks)
     except TimeoutError:
         raise Problem(
             "body-timeout",
@@ -137,6 +132,7 @@ async def read_body(request: Request, settings: Settings, limit: int, grown: Cal
             hint="send it faster, or in smaller requests",
             headers={"Connection": "close"},
         ) from None
+    return b"".join(chunks)
 
 
 def _too_large(limit: int) -> Problem:
