@@ -223,6 +223,41 @@ def test_requests_that_have_begun_finish_on_the_old_index(
         assert catalog.services["shop"] is not old
 
 
+def test_a_name_is_pointed_back_while_the_old_index_still_answers(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An export that takes long must not keep an operator from taking a change back."""
+    (folder / ALIASES).write_text('{"shop": "shop-1"}')
+    with serving(in_folder(folder)) as client, ThreadPoolExecutor(1) as threads:
+        catalog: Catalog = client.app.state.catalog  # type: ignore[attr-defined]
+        old = catalog.services["shop"]
+        began, go = threading.Event(), threading.Event()
+        search = old.index.search_codes
+
+        def slow(*given: Any, **options: Any) -> Any:
+            began.set()
+            assert go.wait(PATIENT)
+            return search(*given, **options)
+
+        monkeypatch.setattr(old.index, "search_codes", slow)
+        waiting = threads.submit(best, client, "shop")
+        assert began.wait(PATIENT)
+        try:
+            for index in ("shop-2", "shop-1", "ads", "shop-1"):
+                answer = client.put(
+                    "/v1/aliases/shop", json={"index": index}, headers={"x-timeout-ms": "5000"}
+                )
+                assert answer.status_code == 200, answer.text
+            assert catalog.services["shop"] is old
+        finally:
+            go.set()
+        assert waiting.result(PATIENT) == "keyword of shop-1"
+        assert best(client, "shop") == "keyword of shop-1"
+        assert client.put("/v1/aliases/shop", json={"index": "shop-2"}).status_code == 200
+        with rbegir.Index.open(folder / "shop-1.rbe") as index:  # then it is closed after all
+            wait_until(lambda: writable(index))
+
+
 def test_a_refused_change_leaves_the_names(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / ALIASES).write_text('{"shop": "shop-1"}')
     with serving(in_folder(folder)) as client:

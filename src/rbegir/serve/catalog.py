@@ -35,7 +35,6 @@ MAX_ALIASES_BYTES = 1 << 20
 SUFFIX = ".rbe"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 TRIM_S = 1.0
-RETIRING = "rbegir-retire-{}"  # the task that closes an index after its last request
 
 
 class IndexFolder:
@@ -108,6 +107,7 @@ class Catalog:
         self.folder = indexes if isinstance(indexes, IndexFolder) else None  # where names can be pointed
         self._changing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()  # that retire indexes or change names
+        self._leaving: dict[str, tuple[Service, asyncio.Task[None]]] = {}  # by index
         self._follower: asyncio.Task[None] | None = None
         self._failure: str | None = None  # of following the file of names
         self._trimming: asyncio.TimerHandle | None = None
@@ -238,23 +238,46 @@ class Catalog:
         try:
             for index in names.values():
                 if index not in opened:
-                    if leaving := [task for task in self._tasks if task.get_name() == RETIRING.format(index)]:
-                        await asyncio.wait(leaving)  # it still has the lock
-                    opened[index] = self._service(await asyncio.to_thread(folder.open, index), index)
+                    opened[index] = await self._kept(index) or self._service(
+                        await asyncio.to_thread(folder.open, index), index
+                    )
                     fresh.append(opened[index])
-                    await opened[index].start()
+                    if not opened[index].ready:
+                        await opened[index].start()
             if save:
                 await asyncio.to_thread(folder.save, names)
         except BaseException:
             for service in fresh:
-                await service.stop()
+                self._retire(service)
             raise
         before = self.distinct
         self.services = {name: opened[index] for name, index in names.items()}
         self.log.event("names", names=dict(names))
         for service in before:
             if service not in self.distinct:
-                self._begin(service.retire(), RETIRING.format(service.name))
+                self._retire(service)
+
+    def _retire(self, service: Service) -> None:
+        """Close an index after its last request."""
+        task = self._begin(service.retire(), "rbegir-retire")
+        self._leaving[service.name] = service, task
+
+        def left(_: object) -> None:
+            if self._leaving.get(service.name) == (service, task):
+                del self._leaving[service.name]
+
+        task.add_done_callback(left)
+
+    async def _kept(self, index: str) -> Service | None:
+        """The service of an index that is leaving and still answers requests, which is kept then. One that is
+        being closed is waited for, as it has the lock."""
+        if index in self._leaving:
+            service, task = self._leaving[index]
+            if service.ready:
+                task.cancel()
+                return service
+            await asyncio.wait([task])
+        return None
 
     def _begin(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Start a task, and keep it until it is done."""
