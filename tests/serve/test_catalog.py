@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import io
 import json
 import os
@@ -377,3 +378,23 @@ def test_processes_over_several_indexes_and_over_a_folder(folder: Path, serve: A
         assert [one["name"] for one in client.indexes()] == ["shop-1", "shop-2", "shop"]
     assert get(f"{whole.address}/readyz").status_code == 200
     assert whole.stop() == 0
+
+
+def test_an_index_that_has_left_holds_no_files(folder: Path) -> None:
+    """Nor the memory that belongs to them, which is not left to a garbage collection that may never come."""
+
+    def opened() -> list[str]:
+        links = [Path(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]
+        return [target for link in links if "/shop-1.rbe/" in (target := os.path.realpath(link))]
+
+    (folder / ALIASES).write_text('{"shop": "shop-1"}')
+    with serving(in_folder(folder)) as client:
+        gc.collect()
+        gc.disable()
+        try:
+            assert best(client, "shop") == "keyword of shop-1"
+            assert opened()
+            assert client.put("/v1/aliases/shop", json={"index": "shop-2"}).status_code == 200
+            wait_until(lambda: not opened())
+        finally:
+            gc.enable()

@@ -61,6 +61,8 @@ class IndexMetrics:
 
     def remove(self) -> None:
         """Remove the figures of a closed index from the page."""
+        for gauge in self.gauges.values():
+            gauge.set_function(float)  # a gauge refers to itself, so its function would keep the index alive
         for instrument, labels in self._labelled:
             instrument.remove(*labels)
 
