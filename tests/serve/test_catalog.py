@@ -394,6 +394,10 @@ def test_an_index_that_has_left_holds_no_files(folder: Path) -> None:
         try:
             assert best(client, "shop") == "keyword of shop-1"
             assert opened()
+            wrong = {"keywords": [{"id": "a", "text": "ids are numbers"}]}
+            problem(client.post("/v1/indexes/shop/keywords", json=wrong), 422, "mismatch")
+            wrong = {"queries": ["a"], "where": "nothing = 1"}
+            problem(client.post("/v1/indexes/shop/search", json=wrong), 422, "invalid-filter")
             assert client.put("/v1/aliases/shop", json={"index": "shop-2"}).status_code == 200
             wait_until(lambda: not opened())
         finally:

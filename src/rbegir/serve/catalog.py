@@ -15,6 +15,7 @@ import asyncio
 import json
 import re
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,7 @@ class Catalog:
         self._follower: asyncio.Task[None] | None = None
         self._failure: str | None = None  # of following the file of names
         self._trimming: asyncio.TimerHandle | None = None
+        self._left = False  # an index has, since memory was trimmed last
         opened: Callable[[str], ServedIndex]
         if isinstance(indexes, IndexFolder):
             names, opened = indexes.names(), indexes.open
@@ -265,6 +267,8 @@ class Catalog:
         def left(_: object) -> None:
             if self._leaving.get(service.name) == (service, task):
                 del self._leaving[service.name]
+            self._left = True
+            self.trim_soon()
 
         task.add_done_callback(left)
 
@@ -301,11 +305,14 @@ class Catalog:
                 self._failure = str(error)
 
     def trim_soon(self) -> None:
-        """Return the memory of a large request to the system, a moment later, when it has been freed."""
+        """Return the memory of a large request to the system, a moment later, when it has been freed.
+
+        So is that of an index that has left, which traces of failed requests keep until they are collected.
+        """
 
         def trim() -> None:
-            self._trimming = None
-            loop.run_in_executor(None, trim_memory)
+            collect, self._trimming, self._left = self._left, None, False
+            loop.run_in_executor(None, partial(trim_memory, collect=collect))
 
         if self._trimming is None:
             loop = asyncio.get_running_loop()

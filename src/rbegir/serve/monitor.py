@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import sys
 import traceback
 from datetime import UTC, datetime
@@ -113,8 +114,11 @@ class Metrics:
         return generate_latest(self.registry)
 
 
-def trim_memory() -> None:
-    """Return freed memory to the system, where the C library can; glibc would keep most of it."""
+def trim_memory(*, collect: bool) -> None:
+    """Return freed memory to the system, where the C library can; glibc would keep most of it. With `collect`
+    also what only a garbage collection frees."""
+    if collect:
+        gc.collect()
     libc = ctypes.CDLL(None)
     if hasattr(libc, "malloc_trim"):
         libc.malloc_trim(0)
