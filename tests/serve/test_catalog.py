@@ -314,6 +314,14 @@ def test_a_wrong_file_of_names_is_named(folder: Path, said: str) -> None:
         in_folder(folder).names()
 
 
+def test_two_indexes_of_one_name_are_refused(folder: Path) -> None:
+    (folder / "shop-1.rbe").rename(folder / "tea")
+    assert list(in_folder(folder).names()) == ["ads", "shop-2", "tea"]
+    (folder / "shop-2.rbe").rename(folder / "tea.rbe")
+    with pytest.raises(FileError, match="has two indexes of the name 'tea'"):
+        in_folder(folder).names()
+
+
 def test_names_are_followed_again_after_an_unexpected_error(folder: Path) -> None:
     indexes = in_folder(folder, read_only=True)
     with serving(indexes, read_only=True, refresh_s=0.01) as client:

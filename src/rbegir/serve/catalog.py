@@ -82,12 +82,17 @@ class IndexFolder:
 def indexes_in(path: Path) -> dict[str, Path]:
     """The indexes directly in a folder, by name; one that is being built is hidden, and a path that is an
     index itself has none."""
-    inside = sorted(path.iterdir()) if path.is_dir() and not (path / manifest.NAME).exists() else []
-    return {
-        found.name.removesuffix(SUFFIX): found
-        for found in inside
-        if NAME.fullmatch(found.name.removesuffix(SUFFIX)) and (found / manifest.NAME).is_file()
-    }
+    indexes: dict[str, Path] = {}
+    for found in sorted(path.iterdir()) if path.is_dir() and not (path / manifest.NAME).exists() else ():
+        name = found.name.removesuffix(SUFFIX)
+        if NAME.fullmatch(name) and (found / manifest.NAME).is_file():
+            if name in indexes:
+                raise FileError(
+                    f"{path} has two indexes of the name {name!r}: with the suffix {SUFFIX} and without",
+                    hint="rename one of them",
+                )
+            indexes[name] = found
+    return indexes
 
 
 class Catalog:
