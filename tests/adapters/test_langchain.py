@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -206,6 +207,12 @@ def test_metadata_comes_back_as_it_was(shop: RbegirVectorStore) -> None:
     assert shop.similarity_search("blue shoes", k=1) == [
         Document(id="b", page_content="blue shoes", metadata=ABOUT[1])
     ]
+
+
+def test_numbers_that_no_column_takes_come_back_too(shop: RbegirVectorStore) -> None:
+    shop.add_texts(["odd numbers"], [{"high": math.inf, "low": -math.inf, "price": 1.5}], ids=["odd"])
+    (found,) = shop.get_by_ids(["odd"])
+    assert found.metadata == {"high": math.inf, "low": -math.inf, "price": 1.5}
 
 
 def test_scores_are_those_of_the_index(shop: RbegirVectorStore, keywords: Any) -> None:

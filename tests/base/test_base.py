@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from rbegir.base import disk, masks
+from rbegir.base.arguments import number_named, tenant_named
 from rbegir.base.devices import cpu_count, gpu_number, names_of, split_name
 from rbegir.errors import DeviceError, InputError, MissingExtraError, describe, whole_number
 
@@ -154,3 +155,14 @@ def test_masks_from_bytes(count: int, offset: int) -> None:
     expected = masks.from_bools(flags[offset : offset + count])
     raw = np.frombuffer(sliced.buffers()[1], np.uint8)
     np.testing.assert_array_equal(masks.from_bytes(raw, offset, count), expected)
+
+
+def test_whole_numbers_are_read_as_they_are_written() -> None:
+    for number in (0, 7, -7, 2**63 - 1, -(2**63)):
+        assert number_named(str(number)) == number
+    for text in ("", "-0", "007", "+7", "7 ", "1_0", "1.0", "٧", str(2**63), "7" * 5000):
+        assert number_named(text) is None
+    numbers = {"attributes": {"shop": "int64"}, "tenant": "shop"}
+    assert tenant_named("7", numbers) == 7
+    with pytest.raises(InputError, match="the tenants of this index are whole numbers, got '1_0'"):
+        tenant_named("1_0", numbers)

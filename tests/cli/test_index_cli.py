@@ -264,9 +264,18 @@ def test_lines_and_row_ids(model: Path, tmp_path: Path) -> None:
     assert rbegir("index", "build", model, lines, "--out", path).status == 0
     hit = rbegir("search", path, TEXTS[4], "-k", 1, "--json").json[0]["hits"][0]
     assert hit == {"id": 4, "score": hit["score"], "code_score": hit["score"], "text": TEXTS[4]}
+    shown = subprocess.run(
+        [sys.executable, "-m", "rbegir", "search", path, "café", "--json"],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        check=True,
+    )
+    assert json.loads(shown.stdout.decode("ascii"))[0]["query"] == "café"
     bad = rbegir("index", "delete", path, "4", "four")
     assert bad.status == 1
-    assert "error: the ids of this index are whole numbers" in bad.err
+    assert "error: the ids of this index are 64-bit whole numbers, got 'four'" in bad.err
+    for odd in ("0_4", "04", "+4", "٤", str(2**63)):  # none of which is 4
+        assert rbegir("index", "delete", path, odd).status == 1
     assert rbegir("index", "delete", path, "4", "--json").json["keywords"] == 4
     again = rbegir("index", "build", model, lines, "--out", path)
     assert again.status == 1

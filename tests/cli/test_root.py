@@ -14,10 +14,11 @@ import rbegir
 from rbegir import cli
 from rbegir.cli.options import cluster_address, whole, wholes, with_cluster_address
 
+MAIN = [sys.executable, "-c", "from rbegir.cli import main; main()"]
+
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    code = "from rbegir.cli import main; main()"
-    return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
+    return subprocess.run([*MAIN, *words], capture_output=True, text=True)
 
 
 def test_help_lists_every_command() -> None:
@@ -63,6 +64,35 @@ def test_an_expected_failure_is_two_lines_and_no_traceback() -> None:
     assert first.startswith("error: ")
     assert "nowhere.rbe" in first
     assert second.startswith("hint: ")
+
+
+def test_an_output_that_cannot_be_written_is_one_sentence() -> None:
+    for words in (["--version"], ["missrate", "--candidates", "1e9", "--top", "10", "--per-thread", "256"]):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([*MAIN, *words], stdout=full, stderr=subprocess.PIPE, text=True)
+        assert done.returncode == 1
+        assert done.stderr.splitlines() == [
+            "error: the output cannot be read or written: No space left on device",
+            "hint: check the disk and the path",
+        ]
+
+
+def test_characters_that_the_terminal_lacks_are_shown_by_number() -> None:
+    words = ["missrate", "--candidates", "1e9", "--top", "10", "--per-thread", "256"]
+    for encoding, shown in (("utf-8", "P(misses ≤ l) %"), ("ascii", r"P(misses \u2264 l) %")):
+        environment = {**os.environ, "PYTHONIOENCODING": encoding}
+        done = subprocess.run([*MAIN, *words], env=environment, capture_output=True, check=True)
+        assert shown in done.stdout.decode(encoding)
+        assert done.stderr == b""
+
+
+def test_control_c_while_a_command_is_imported_ends_it_quietly() -> None:
+    code = (
+        "import os, signal; import rbegir.cli as cli; build = cli.build\n"
+        "cli.build = lambda names: (os.kill(os.getpid(), signal.SIGINT), build(names))[1]; cli.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code, "--help"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 def test_an_unknown_command_is_refused() -> None:

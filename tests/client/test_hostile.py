@@ -214,6 +214,13 @@ STREAMS = {
     "cut arrow": answer(
         "200 OK", GOOD.partition(b"\r\n\r\n")[2][:-300], "application/vnd.apache.arrow.stream"
     ),
+    "cut in a column": answer(
+        "200 OK", GOOD.partition(b"\r\n\r\n")[2][:-100], "application/vnd.apache.arrow.stream"
+    ),
+    "null ids": _stream(id=["a", None]),
+    "lists as ids": _stream(id=[[1], [2]]),
+    "rising keys": _stream(key=[1, 2]),
+    "a row twice": _stream(key=[1, 1], row=[3, 3]),
     "no column": arrow(hits_table().drop_columns(["key"])),
     "another query": _stream(query=[0, 1]),
     "negative query": _stream(query=[-1, 0]),
@@ -235,6 +242,72 @@ def test_a_stream_that_is_no_answer(call: Any, turn: bytes) -> None:
     ):
         call(server.url, "search", "a")
     assert caught.value.hint == "is this the address of an rbegir service of this version?"
+
+
+FACTS: dict[str, Any] = {
+    "keywords": 2,
+    "limits": {"max_k": 2, "max_hits": 100},
+    "id_type": "int64",
+    "attributes": {"price": "double"},
+}
+
+
+def facts(**changed: Any) -> bytes:
+    """What a service says of its index."""
+    return answer("200 OK", json.dumps({**FACTS, **changed}).encode())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"keywords": -1},
+        {"keywords": None},
+        {"limits": None},
+        {"limits": {"max_k": 0, "max_hits": 1}},
+        {"limits": {"max_k": 1}},
+        {"limits": {"max_k": 1, "max_hits": 1e400}},
+        {"id_type": None},
+        {"attributes": ["price"]},
+        {"attributes": {"price": "complex"}},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    ("method", "arguments"),
+    [
+        ("__len__", ()),
+        ("add", (["a"],)),
+        ("update", ([1], {"price": [1.0]})),
+        ("search", ("a", None)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_facts_that_no_index_has(wrong: dict[str, Any], method: str, arguments: tuple[Any, ...]) -> None:
+    options = {"min_score": 0.5} if method == "search" else {}
+    with (
+        scripted(facts(**wrong)) as server,
+        rbegir.Client(server.url) as client,
+        pytest.raises(ServiceError, match="the response to GET /v1/index cannot be understood"),
+    ):
+        getattr(client, method)(*arguments, **options)
+
+
+@pytest.mark.parametrize("said", [-1, 2.5, "3", None, 1e400])
+def test_counts_that_are_none(call: Any, said: Any) -> None:
+    turn = answer("200 OK", json.dumps({"keywords": said}).encode())
+    with scripted(turn) as server, pytest.raises(ServiceError, match="cannot be understood"):
+        call(server.url, "count")
+
+
+def test_a_server_that_ignores_the_cursor_is_not_asked_forever() -> None:
+    for ask in (
+        lambda client: client.search("a", None, min_score=0.0),
+        lambda client: list(client.scan("a", 0.0)),
+    ):
+        with scripted(facts(), GOOD) as server, rbegir.Client(server.url) as client:
+            with pytest.raises(ServiceError, match="not behind the cursor"):
+                ask(client)
+            assert len(server.asked) == 3
 
 
 def test_queries_have_as_many_hits_as_the_service_found_for_each(call: Any) -> None:
@@ -352,5 +425,5 @@ def test_the_token_and_the_deadline_are_sent() -> None:
 
     transport = httpx.MockTransport(watch)
     with rbegir.Client("http://x", "secret-token", timeout_s=1.5, transport=transport) as client:
-        assert len(client) == 3
+        assert client.count() == 3
     assert seen == [("Bearer secret-token", "1500")]

@@ -130,7 +130,8 @@ def test_bad_input(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         read_data(tmp_path / "bad.npz")
     whole = data.read_bytes()
     changed = bytes(byte ^ 1 if at == len(whole) // 2 else byte for at, byte in enumerate(whole))
-    for damaged in (whole[:1000], b"PK\x03\x04" + whole[4:90], changed):
+    np.save(tmp_path / "one.npy", np.ones((3, 2)))  # an array alone is no data set
+    for damaged in ((tmp_path / "one.npy").read_bytes(), whole[:1000], b"PK\x03\x04" + whole[4:90], changed):
         (tmp_path / "damaged.npz").write_bytes(damaged)
         with pytest.raises(FileError, match="cannot be read as a data set"):
             read_data(tmp_path / "damaged.npz")

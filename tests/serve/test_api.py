@@ -80,9 +80,9 @@ def test_a_filter_per_query(local: Start) -> None:
     assert [len(result["hits"]) for result in found] == [1, 5, 0]
     for body, message in (
         ({"where": wheres[:2]}, "where has 2 entries for 3 queries"),
-        ({"where": [7, None, None]}, "where.each.0: Input should be a valid string"),
+        ({"where": [7, None, None]}, "where.0: Input should be a valid string"),
         ({"allow": [[1, 2], [1, 2], [1]]}, "allow: at most 4 items, got 5"),
-        ({"allow": [[1], 2, None]}, "allow.each.1"),
+        ({"allow": [[1], 2, None]}, "allow.1: Input should be a valid array"),
         ({"where": wheres, "mode": "paper"}, "a filter per query and mode='paper' cannot be combined"),
     ):
         said = problem(service.post("/v1/search", {"queries": queries, **body}), 422, "invalid")["detail"]

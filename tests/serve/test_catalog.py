@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import io
 import json
 import os
@@ -223,6 +224,41 @@ def test_requests_that_have_begun_finish_on_the_old_index(
         assert catalog.services["shop"] is not old
 
 
+def test_a_name_is_pointed_back_while_the_old_index_still_answers(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An export that takes long must not keep an operator from taking a change back."""
+    (folder / ALIASES).write_text('{"shop": "shop-1"}')
+    with serving(in_folder(folder)) as client, ThreadPoolExecutor(1) as threads:
+        catalog: Catalog = client.app.state.catalog  # type: ignore[attr-defined]
+        old = catalog.services["shop"]
+        began, go = threading.Event(), threading.Event()
+        search = old.index.search_codes
+
+        def slow(*given: Any, **options: Any) -> Any:
+            began.set()
+            assert go.wait(PATIENT)
+            return search(*given, **options)
+
+        monkeypatch.setattr(old.index, "search_codes", slow)
+        waiting = threads.submit(best, client, "shop")
+        assert began.wait(PATIENT)
+        try:
+            for index in ("shop-2", "shop-1", "ads", "shop-1"):
+                answer = client.put(
+                    "/v1/aliases/shop", json={"index": index}, headers={"x-timeout-ms": "5000"}
+                )
+                assert answer.status_code == 200, answer.text
+            assert catalog.services["shop"] is old
+        finally:
+            go.set()
+        assert waiting.result(PATIENT) == "keyword of shop-1"
+        assert best(client, "shop") == "keyword of shop-1"
+        assert client.put("/v1/aliases/shop", json={"index": "shop-2"}).status_code == 200
+        with rbegir.Index.open(folder / "shop-1.rbe") as index:  # then it is closed after all
+            wait_until(lambda: writable(index))
+
+
 def test_a_refused_change_leaves_the_names(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / ALIASES).write_text('{"shop": "shop-1"}')
     with serving(in_folder(folder)) as client:
@@ -269,10 +305,20 @@ def test_a_read_only_service_follows_the_names(folder: Path) -> None:
         assert best(client) == "keyword of shop-1"
 
 
-@pytest.mark.parametrize("said", ["[]", "{}", "7", '{"a": 7}', '{"../a": "ads"}', '{"a": "../ads"}', "{"])
+@pytest.mark.parametrize(
+    "said", ["[]", "{}", "7", '{"a": 7}', '{"../a": "ads"}', '{"a": "../ads"}', "{", "[" * 100_000]
+)
 def test_a_wrong_file_of_names_is_named(folder: Path, said: str) -> None:
     (folder / ALIASES).write_text(said)
     with pytest.raises(FileError, match=ALIASES):
+        in_folder(folder).names()
+
+
+def test_two_indexes_of_one_name_are_refused(folder: Path) -> None:
+    (folder / "shop-1.rbe").rename(folder / "tea")
+    assert list(in_folder(folder).names()) == ["ads", "shop-2", "tea"]
+    (folder / "shop-2.rbe").rename(folder / "tea.rbe")
+    with pytest.raises(FileError, match="has two indexes of the name 'tea'"):
         in_folder(folder).names()
 
 
@@ -340,3 +386,27 @@ def test_processes_over_several_indexes_and_over_a_folder(folder: Path, serve: A
         assert [one["name"] for one in client.indexes()] == ["shop-1", "shop-2", "shop"]
     assert get(f"{whole.address}/readyz").status_code == 200
     assert whole.stop() == 0
+
+
+def test_an_index_that_has_left_holds_no_files(folder: Path) -> None:
+    """Nor the memory that belongs to them, which is not left to a garbage collection that may never come."""
+
+    def opened() -> list[str]:
+        links = [Path(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]
+        return [target for link in links if "/shop-1.rbe/" in (target := os.path.realpath(link))]
+
+    (folder / ALIASES).write_text('{"shop": "shop-1"}')
+    with serving(in_folder(folder)) as client:
+        gc.collect()
+        gc.disable()
+        try:
+            assert best(client, "shop") == "keyword of shop-1"
+            assert opened()
+            wrong = {"keywords": [{"id": "a", "text": "ids are numbers"}]}
+            problem(client.post("/v1/indexes/shop/keywords", json=wrong), 422, "mismatch")
+            wrong = {"queries": ["a"], "where": "nothing = 1"}
+            problem(client.post("/v1/indexes/shop/search", json=wrong), 422, "invalid-filter")
+            assert client.put("/v1/aliases/shop", json={"index": "shop-2"}).status_code == 200
+            wait_until(lambda: not opened())
+        finally:
+            gc.enable()

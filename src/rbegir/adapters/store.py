@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rbegir.base.arguments import RESERVED
+from rbegir.base.arguments import RESERVED, number_named
 from rbegir.encode.binarizer.binarizer import Binarizer, shapes
 from rbegir.encode.encoder import takes_vectors
 from rbegir.errors import FilterError, InputError
@@ -120,14 +120,14 @@ class Documents:
         """Ids of a framework as the index has them; those that it cannot have are left out."""
         if not self._whole_ids():
             return list(ids)
-        return [number for number in map(_number, ids) if number is not None]
+        return [number for number in map(number_named, ids) if number is not None]
 
     def new_ids(self, count: int, given: Sequence[str | None] | None) -> list[Any]:
         """Ids for new documents: the given ones, random ones where there is None."""
         names = list(given or [None] * count)
         if not self._whole_ids():
             return [str(uuid.uuid4()) if name is None else name for name in names]
-        ids = [secrets.randbits(53) if name is None else _number(name) for name in names]
+        ids = [secrets.randbits(53) if name is None else number_named(name) for name in names]
         if None in ids:
             raise InputError(
                 f"the id {names[ids.index(None)]!r} is not a whole number, as the ids of this index are",
@@ -173,7 +173,8 @@ def pack(metadata: Mapping[str, Any]) -> Metadata:
     for name, value in metadata.items():
         if not isinstance(name, str):
             raise InputError(f"names in metadata must be texts, got {name!r}")
-        plain = isinstance(value, (str, int, float, bool)) and value == value  # a column has no NaN
+        finite = isinstance(value, float) and math.isfinite(value)
+        plain = finite or isinstance(value, (str, int))
         (attributes if plain and name and name not in (*RESERVED, REST) else rest)[name] = value
     if rest:
         try:
@@ -190,11 +191,6 @@ def unpack(attributes: Mapping[str, Any] | None) -> Metadata:
     found = {name: value for name, value in (attributes or {}).items() if value is not None}
     rest = found.pop(REST, None)
     return {**found, **json.loads(rest)} if rest is not None else found
-
-
-def _number(name: str) -> int | None:
-    number = int(name) if name.removeprefix("-").isdecimal() and name.isascii() else None
-    return number if number is not None and str(number) == name and -(2**63) <= number < 2**63 else None
 
 
 COMPARE = {"$eq": "=", "$ne": "!=", "$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}

@@ -34,6 +34,7 @@ _PLAIN = {
         pa.timestamp("s"), pa.timestamp("ms"), pa.timestamp("us"), pa.timestamp("ns"),
     )
 }  # fmt: skip
+_WHOLE = re.compile(r"0|-?[1-9][0-9]{0,18}")
 _LIST = re.compile(r"list<item: (string|u?int(?:8|16|32|64))>")
 _ZONED = re.compile(r"timestamp\[(s|ms|us|ns), tz=([A-Za-z0-9_+:/-]{1,64})\]")
 
@@ -235,10 +236,15 @@ def tenant_named(text: str | None, info: Mapping[str, Any]) -> str | int | None:
     """Parse a tenant given on a command line or in a URL, for the index that `info` describes; None: none."""
     if text is None or info["attributes"].get(info.get("tenant"), "string") == "string":
         return text
-    try:
-        return int(text)
-    except ValueError as error:
-        raise InputError(f"the tenants of this index are whole numbers, got {text!r}") from error
+    if (number := number_named(text)) is None:
+        raise InputError(f"the tenants of this index are whole numbers, got {text!r}")
+    return number
+
+
+def number_named(text: str) -> int | None:
+    """The 64-bit integer that is written as `text`; None for anything else, such as 007, 1_0 or 1.0."""
+    number = int(text) if _WHOLE.fullmatch(text) else None
+    return number if number is not None and -(2**63) <= number < 2**63 else None
 
 
 def _typed(array: pa.Array, known: str | None, argument: str) -> pa.Array:

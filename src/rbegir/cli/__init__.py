@@ -9,7 +9,8 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from io import TextIOWrapper
+from typing import Any, NoReturn
 
 import typer
 
@@ -84,21 +85,37 @@ def _warnings_in_one_line() -> Iterator[None]:
 def main() -> None:
     """Run the command line; every expected failure is one line on stderr and exit status 1."""
     known = [name for name in sys.argv[1:2] if name in COMMANDS or name in GROUPS]
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a terminal that cannot show a character shows its number
+            stream.reconfigure(errors="backslashreplace")
     try:
-        with _warnings_in_one_line():
-            build(known or (*COMMANDS, *GROUPS))(with_cluster_address(sys.argv[1:]))
+        try:
+            with _warnings_in_one_line():
+                build(known or (*COMMANDS, *GROUPS))(with_cluster_address(sys.argv[1:]))
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
     except RbegirError as error:
-        print(f"error: {shown(error.message)}", file=sys.stderr)
-        if error.hint:
-            print(f"hint: {shown(error.hint)}", file=sys.stderr)
-        sys.exit(1)
+        fail(error.message, error.hint)
     except ModuleNotFoundError as error:  # of an extra that no command has asked for by name
         missing = (error.name or "").partition(".")[0]
         if missing in ("", "rbegir"):
             raise
         package = f"'rbegir[{EXTRAS[missing]}]'" if missing in EXTRAS else missing
-        print(f"error: this command needs {missing}, which is not installed", file=sys.stderr)
-        print(f"hint: pip install {package}", file=sys.stderr)
-        sys.exit(1)
+        fail(f"this command needs {missing}, which is not installed", f"pip install {package}")
+    except KeyboardInterrupt:
+        sys.exit(130)
     except BrokenPipeError:
         sys.exit(141)  # the reader of a pipe left, as `head` does
+    except OSError as error:
+        sys.stdout = None  # Python would try to write the rest once more
+        where = "the output" if error.filename is None else error.filename
+        fail(f"{where} cannot be read or written: {error.strerror or error}", "check the disk and the path")
+
+
+def fail(message: str, hint: str = "") -> NoReturn:
+    """End with an error."""
+    print(f"error: {shown(message)}", file=sys.stderr)
+    if hint:
+        print(f"hint: {shown(hint)}", file=sys.stderr)
+    sys.exit(1)

@@ -83,9 +83,12 @@ def train(
     batch_size: int | None = options.BATCH_SIZE,
     negatives: str = option("in_batch", "in_batch, or a number of negatives per pair."),
     rows: int | None = option(
-        None, "Pairs per epoch, repeating the file.", show_default="all of the file, 4 million on a GPU"
+        None,
+        "Pairs per epoch, repeating the file.",
+        min=1,
+        show_default="all of the file, 4 million on a GPU",
     ),
-    epochs: int = option(5, "Epochs to time after a first one."),
+    epochs: int = option(5, "Epochs to time after a first one.", min=1),
     query_column: str = options.QUERY_COLUMN,
     keyword_column: str = options.KEYWORD_COLUMN,
     as_json: bool = options.AS_JSON,

@@ -174,7 +174,7 @@ def delete(
     as_json: bool = options.AS_JSON,
 ) -> None:
     """Delete keywords by id, or by a filter; ids that are not there are ignored."""
-    from rbegir.base.arguments import tenant_named
+    from rbegir.base.arguments import number_named, tenant_named
 
     wanted: list[Any] | None = list(ids) if ids else None
     if ids_from:
@@ -189,10 +189,11 @@ def delete(
         )
     with rbegir.Index.open(index) as opened:
         if wanted and opened.info()["id_type"] == "int64":
-            try:
-                wanted = [int(text) for text in wanted]
-            except ValueError as error:
-                raise InputError(f"the ids of this index are whole numbers: {error}") from error
+            numbers = [number_named(text) for text in wanted]
+            if None in numbers:
+                wrong = wanted[numbers.index(None)]
+                raise InputError(f"the ids of this index are 64-bit whole numbers, got {wrong!r}")
+            wanted = numbers
         own = tenant_named(tenant, opened.info())
         deleted = opened.delete(wanted, where=where, tenant=own)
         _report(opened, as_json, deleted_now=deleted)

@@ -89,7 +89,9 @@ def search(
             **some(locals(), "mode", "planes", "rerank", "candidates", "why"),
         )
     if as_json:
-        print_json(hits_as_json(queries, hits), default=str, ensure_ascii=False)
+        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+        escaped = not encoding.lower().startswith("utf")
+        print_json(hits_as_json(queries, hits), default=str, ensure_ascii=escaped)
     else:
         _show(queries, hits, options.names_in(columns))
 

@@ -193,7 +193,7 @@ def evaluate(
     negatives: int = option(10, "Random negatives per pair."),
     gamma: float | None = option(None, "γ of the log loss; fitted to the pairs if not given."),
     device: str = option("cpu", "Where texts are embedded, and float vectors compared: cpu, cuda, cuda:1 …"),
-    bootstrap: int = option(500, "Replicates for the intervals; 0 for none."),
+    bootstrap: int = option(500, "Replicates for the intervals; 0 for none.", min=0),
     seed: int = option(0, "Seed of the negatives and of the intervals."),
     rerank: bool | None = options.RERANK,
     baseline: bool = option(False, "Also measure tri-letter cosine and BM25.", "--baseline"),

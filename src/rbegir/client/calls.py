@@ -30,6 +30,7 @@ from rbegir.base.arguments import (
     named_values,
     one_tenant,
     refuse_repeats,
+    type_named,
 )
 from rbegir.codes.planes import Codes
 from rbegir.errors import InputError, RbegirError, ServiceError, whole_number
@@ -42,6 +43,11 @@ T = TypeVar("T")
 Ids = npt.NDArray[Any]  # int64, or str objects
 Record = dict[str, Any]
 Plan = Generator[list["Call[Any]"], list[Any], T]
+# what is raised where a response is read that has not the expected form
+NOT_UNDERSTOOD = (
+    LookupError, ValueError, TypeError, AttributeError, OverflowError, RecursionError, OSError,
+    pa.ArrowException,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -86,7 +92,7 @@ class Call(Generic[T]):
             return self.read(body)
         except RbegirError as error:
             raise self._not_understood(error.message) from error
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError, pa.ArrowException) as error:
+        except NOT_UNDERSTOOD as error:
             lines = str(error).splitlines() or [type(error).__name__]
             raise self._not_understood(lines[0][:200]) from error
 
@@ -102,6 +108,17 @@ def read_json(raw: bytes) -> Record:
     said = json.loads(raw)
     if not isinstance(said, dict):
         raise ValueError(f"expected an object, got {type(said).__name__}")
+    return said
+
+
+def read_info(raw: bytes) -> Record:
+    """What a service says of its index, of which the plans need the limits and the types."""
+    said = read_json(raw)
+    whole_number("keywords", said["keywords"], 0)
+    for name in ("max_k", "max_hits"):
+        whole_number(name, said["limits"][name])
+    if said["id_type"] not in ("int64", "string") or None in map(type_named, said["attributes"].values()):
+        raise ValueError("it names types that no index has")
     return said
 
 
@@ -168,7 +185,7 @@ def get(ids: Any) -> Plan[list[Record | None]]:
 
 
 def info() -> Plan[Record]:
-    return Call("GET", "/v1/index", read_json).plan()
+    return Call("GET", "/v1/index", read_info).plan()
 
 
 def put(texts: Any, ids: Any, attributes: Any, *, replace: bool) -> Plan[Ids]:
@@ -251,11 +268,11 @@ def _selection(where: Any, tenant: Tenant, **others: int) -> str:
 
 def _number(method: str, path: str, name: str, body: Any = None) -> Plan[int]:
     """A call whose response is one whole number."""
-    return Call(method, path, lambda raw: int(read_json(raw)[name]), body).plan()
+    return Call(method, path, lambda raw: whole_number(name, read_json(raw)[name], 0), body).plan()
 
 
 def indexes() -> Plan[list[Record]]:
-    return Call("GET", "/v1/indexes", lambda raw: list(read_json(raw)["indexes"])).plan()
+    return Call("GET", "/v1/indexes", lambda raw: [dict(one) for one in read_json(raw)["indexes"]]).plan()
 
 
 def alias(name: str, index: str | None) -> Plan[None]:

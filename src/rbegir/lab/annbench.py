@@ -132,7 +132,7 @@ def read_data(path: str | os.PathLike[str]) -> AnnData:
         else:
             with name.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
                 arrays = {key: file[key] for key in ARRAYS if key in file}
-    except (OSError, ValueError, EOFError, AttributeError, BadZipFile, zlib.error) as error:
+    except (OSError, ValueError, TypeError, EOFError, AttributeError, BadZipFile, zlib.error) as error:
         raise FileError(
             f"{name} cannot be read as a data set: {error}", hint="pass an .hdf5 or .npz file"
         ) from error

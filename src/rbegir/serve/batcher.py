@@ -94,6 +94,17 @@ class BatchLoop(Generic[Job, Share]):
             held[job.client] += job.left
         return held[client] <= most // len(held)
 
+    def _queue(self, job: Job) -> None:
+        self._jobs[job] = None
+        self.waiting += job.left
+        self._arrival.set()
+
+    def forget(self, job: Job) -> None:
+        """Take what is left of a job out of the queue."""
+        if job in self._jobs:
+            del self._jobs[job]
+            self.waiting -= job.left
+
     async def _run(self) -> None:
         while True:
             if not self._jobs:
@@ -185,20 +196,14 @@ class FilterQueue(BatchLoop[_Evaluation, _Evaluation]):
             raise overloaded(f"filters of {self.waiting} queries are waiting", 1)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         job = _Evaluation(self._steps(request, queries), queries, client, future)
-        self._jobs[job] = self._kept[job] = None
-        self.waiting += queries
-        self._arrival.set()
+        self._kept[job] = None
+        self._queue(job)
         return job
 
     def forget(self, job: _Evaluation) -> None:
         """Give up a request, and its masks unless the caller holds them."""
         del self._kept[job]
-        self._end(job)
-
-    def _end(self, job: _Evaluation) -> None:
-        if job in self._jobs:
-            del self._jobs[job]
-            self.waiting -= job.left
+        super().forget(job)
 
     def _take(self) -> list[_Evaluation]:
         full = sum(mask.nbytes for job in self._kept for mask in job.masks.values()) > MASK_BYTES
@@ -207,7 +212,7 @@ class FilterQueue(BatchLoop[_Evaluation, _Evaluation]):
     async def _work(self, batch: list[_Evaluation]) -> None:
         (job,), (outcome,) = batch, await self._in_thread(self._step, batch)
         if outcome is not False:
-            self._end(job)
+            super().forget(job)
             settle(job.future, outcome if isinstance(outcome, BaseException) else None)
         for own in [own for own in self._jobs if own.client == job.client]:
             del self._jobs[own]
@@ -306,10 +311,8 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
         group = (search.request.share_key(), self._reranks(search), k_group(search.request.depth))
         future: asyncio.Future[list[Hits]] = asyncio.get_running_loop().create_future()
         job = QueuedSearch(search, group, future, time.perf_counter(), client)
-        self._jobs[job] = None
         self._turns.setdefault(client)
-        self.waiting += search.count
-        self._arrival.set()
+        self._queue(job)
         return job
 
     def _reranks(self, search: Search) -> bool:
@@ -325,12 +328,6 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
             return 0
         request = search.request
         return search.count * (request.pool if search.texts is not None else request.vector_pool)
-
-    def forget(self, job: QueuedSearch) -> None:
-        """Take what is left of a request out of the queue."""
-        if job in self._jobs:
-            del self._jobs[job]
-            self.waiting -= job.left
 
     async def _work(self, batch: list[_Share]) -> None:
         began = time.perf_counter()

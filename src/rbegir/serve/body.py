@@ -33,7 +33,7 @@ from rbegir.serve.middleware import header
 from rbegir.serve.served import ServedIndex
 from rbegir.serve.settings import Settings, number_limits
 from rbegir.wire.problems import Problem
-from rbegir.wire.schema import KeywordBody, KeywordUpdate, SearchQueries, UpdateBody, UpsertBody
+from rbegir.wire.schema import TAG, KeywordBody, KeywordUpdate, SearchQueries, UpdateBody, UpsertBody
 from rbegir.wire.search import JSON, code_values
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -117,19 +117,14 @@ async def read_body(request: Request, settings: Settings, limit: int, grown: Cal
     size = 0
     try:
         async with asyncio.timeout(settings.body_timeout_s):
-            while True:
-                message = await request.receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientDisconnect
-                chunks.append(message.get("body", b""))
-                size += len(chunks[-1])
+            async for chunk in request.stream():  # raises ClientDisconnect
+                chunks.append(chunk)
+                size += len(chunk)
                 if size > LARGE:
                     request.scope["state"]["large"] = True
                 if size > limit:
                     raise _too_large(limit)
                 grown(size)
-                if not message.get("more_body"):
-                    return b"".join(chunks)
     except TimeoutError:
         raise Problem(
             "body-timeout",
@@ -137,6 +132,7 @@ async def read_body(request: Request, settings: Settings, limit: int, grown: Cal
             hint="send it faster, or in smaller requests",
             headers={"Connection": "close"},
         ) from None
+    return b"".join(chunks)
 
 
 def _too_large(limit: int) -> Problem:
@@ -163,10 +159,15 @@ def _explained(error: ValidationError) -> Problem:
     first = found[0]
     if first["type"] == "json_invalid":
         return Problem("malformed", first["msg"], hint="the body must be one JSON object in UTF-8")
-    errors = [{"field": ".".join(str(part) for part in e["loc"]), "message": e["msg"]} for e in found[:20]]
+    errors = [{"field": _path(e["loc"]), "message": e["msg"]} for e in found[:20]]
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     field = errors[0]["field"] or "body"
     return Problem("invalid", f"{field}: {first['msg']}{more}", hint=DOCUMENT, errors=errors)
+
+
+def _path(place: Iterable[int | str]) -> str:
+    """Where in a body an error is."""
+    return ".".join(str(part) for part in place if not str(part).startswith(TAG))
 
 
 def at_most(

@@ -15,6 +15,7 @@ import asyncio
 import json
 import re
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,6 @@ MAX_ALIASES_BYTES = 1 << 20
 SUFFIX = ".rbe"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 TRIM_S = 1.0
-RETIRING = "rbegir-retire-{}"  # the task that closes an index after its last request
 
 
 class IndexFolder:
@@ -52,8 +52,10 @@ class IndexFolder:
             return {name: name for name in found}
         try:
             said = json.loads(disk.read_small(path, MAX_ALIASES_BYTES))
-        except ValueError as error:
-            raise FileError(f"{path} is not JSON: {error}") from None
+        except (ValueError, RecursionError) as error:
+            raise FileError(
+                f"{path} is not JSON: {error}", hint="remove it to serve every index under its own name"
+            ) from None
         pairs = said.items() if isinstance(said, dict) else [(None, None)]
         if not said or not all(
             isinstance(text, str) and NAME.fullmatch(text) for pair in pairs for text in pair
@@ -80,12 +82,17 @@ class IndexFolder:
 def indexes_in(path: Path) -> dict[str, Path]:
     """The indexes directly in a folder, by name; one that is being built is hidden, and a path that is an
     index itself has none."""
-    inside = sorted(path.iterdir()) if path.is_dir() and not (path / manifest.NAME).exists() else []
-    return {
-        found.name.removesuffix(SUFFIX): found
-        for found in inside
-        if NAME.fullmatch(found.name.removesuffix(SUFFIX)) and (found / manifest.NAME).is_file()
-    }
+    indexes: dict[str, Path] = {}
+    for found in sorted(path.iterdir()) if path.is_dir() and not (path / manifest.NAME).exists() else ():
+        name = found.name.removesuffix(SUFFIX)
+        if NAME.fullmatch(name) and (found / manifest.NAME).is_file():
+            if name in indexes:
+                raise FileError(
+                    f"{path} has two indexes of the name {name!r}: with the suffix {SUFFIX} and without",
+                    hint="rename one of them",
+                )
+            indexes[name] = found
+    return indexes
 
 
 class Catalog:
@@ -106,9 +113,11 @@ class Catalog:
         self.folder = indexes if isinstance(indexes, IndexFolder) else None  # where names can be pointed
         self._changing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()  # that retire indexes or change names
+        self._leaving: dict[str, tuple[Service, asyncio.Task[None]]] = {}  # by index
         self._follower: asyncio.Task[None] | None = None
         self._failure: str | None = None  # of following the file of names
         self._trimming: asyncio.TimerHandle | None = None
+        self._left = False  # an index has, since memory was trimmed last
         opened: Callable[[str], ServedIndex]
         if isinstance(indexes, IndexFolder):
             names, opened = indexes.names(), indexes.open
@@ -236,23 +245,48 @@ class Catalog:
         try:
             for index in names.values():
                 if index not in opened:
-                    if leaving := [task for task in self._tasks if task.get_name() == RETIRING.format(index)]:
-                        await asyncio.wait(leaving)  # it still has the lock
-                    opened[index] = self._service(await asyncio.to_thread(folder.open, index), index)
+                    opened[index] = await self._kept(index) or self._service(
+                        await asyncio.to_thread(folder.open, index), index
+                    )
                     fresh.append(opened[index])
-                    await opened[index].start()
+                    if not opened[index].ready:
+                        await opened[index].start()
             if save:
                 await asyncio.to_thread(folder.save, names)
         except BaseException:
             for service in fresh:
-                await service.stop()
+                self._retire(service)
             raise
         before = self.distinct
         self.services = {name: opened[index] for name, index in names.items()}
         self.log.event("names", names=dict(names))
         for service in before:
             if service not in self.distinct:
-                self._begin(service.retire(), RETIRING.format(service.name))
+                self._retire(service)
+
+    def _retire(self, service: Service) -> None:
+        """Close an index after its last request."""
+        task = self._begin(service.retire(), "rbegir-retire")
+        self._leaving[service.name] = service, task
+
+        def left(_: object) -> None:
+            if self._leaving.get(service.name) == (service, task):
+                del self._leaving[service.name]
+            self._left = True
+            self.trim_soon()
+
+        task.add_done_callback(left)
+
+    async def _kept(self, index: str) -> Service | None:
+        """The service of an index that is leaving and still answers requests, which is kept then. One that is
+        being closed is waited for, as it has the lock."""
+        if index in self._leaving:
+            service, task = self._leaving[index]
+            if service.ready:
+                task.cancel()
+                return service
+            await asyncio.wait([task])
+        return None
 
     def _begin(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Start a task, and keep it until it is done."""
@@ -276,11 +310,14 @@ class Catalog:
                 self._failure = str(error)
 
     def trim_soon(self) -> None:
-        """Return the memory of a large request to the system, a moment later, when it has been freed."""
+        """Return the memory of a large request to the system, a moment later, when it has been freed.
+
+        So is that of an index that has left, which traces of failed requests keep until they are collected.
+        """
 
         def trim() -> None:
-            self._trimming = None
-            loop.run_in_executor(None, trim_memory)
+            collect, self._trimming, self._left = self._left, None, False
+            loop.run_in_executor(None, partial(trim_memory, collect=collect))
 
         if self._trimming is None:
             loop = asyncio.get_running_loop()

@@ -96,19 +96,14 @@ class Committer(BatchLoop[_QueuedChange, _QueuedChange]):
 
     async def commit(self, change: Change, client: Hashable = None) -> int:
         """Make a change durable. Returns how many keywords were upserted or deleted."""
-        size = change.size
-        if not self._admits(size, client, self._settings.max_waiting_writes):
+        if not self._admits(change.size, client, self._settings.max_waiting_writes):
             raise overloaded(f"{self.waiting} keywords are waiting to be written", self._write_seconds)
         job = _QueuedChange(change, asyncio.get_running_loop().create_future(), time.perf_counter(), client)
-        self._jobs[job] = None
-        self.waiting += size
-        self._arrival.set()
+        self._queue(job)
         try:
             return await job.future
         finally:
-            if job in self._jobs:
-                del self._jobs[job]
-                self.waiting -= size
+            self.forget(job)
 
     async def compact(self) -> None:
         """Compact the index; a second compaction waits for the first."""

@@ -106,7 +106,7 @@ class Edge:
             await answer(scope, receive, respond)
         finally:
             if "service" in state:
-                state["service"].leave()
+                state.pop("service").leave()  # the connection keeps the state until its next request
             if "client" in state:
                 self._under_way[state["client"]] -= 1
                 if not self._under_way[state["client"]]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import sys
 import traceback
 from datetime import UTC, datetime
@@ -61,6 +62,8 @@ class IndexMetrics:
 
     def remove(self) -> None:
         """Remove the figures of a closed index from the page."""
+        for gauge in self.gauges.values():
+            gauge.set_function(float)  # a gauge refers to itself, so its function would keep the index alive
         for instrument, labels in self._labelled:
             instrument.remove(*labels)
 
@@ -111,8 +114,11 @@ class Metrics:
         return generate_latest(self.registry)
 
 
-def trim_memory() -> None:
-    """Return freed memory to the system, where the C library can; glibc would keep most of it."""
+def trim_memory(*, collect: bool) -> None:
+    """Return freed memory to the system, where the C library can; glibc would keep most of it. With `collect`
+    also what only a garbage collection frees."""
+    if collect:
+        gc.collect()
     libc = ctypes.CDLL(None)
     if hasattr(libc, "malloc_trim"):
         libc.malloc_trim(0)

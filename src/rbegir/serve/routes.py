@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
-import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
@@ -23,7 +22,7 @@ from pydantic_core import to_json
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from rbegir.base.arguments import tenant_named
+from rbegir.base.arguments import number_named, tenant_named
 from rbegir.base.masks import Mask
 from rbegir.errors import InputError
 from rbegir.index.store import EXPORT_ROWS, Index
@@ -57,8 +56,6 @@ TRIES = 3  # if the index changes under a request
 HITS = {ARROW: BINARY}  # another type of the result of a search
 STREAMS = {NDJSON: TEXT, ARROW: BINARY}  # the types of an export
 LARGE_HITS = 2000  # more than these become bytes in a thread, while the event loop goes on
-POSITIVE = re.compile(r"[1-9][0-9]{0,18}")
-INT64 = re.compile(r"0|-?[1-9][0-9]{0,18}")
 
 
 class Handlers:
@@ -181,15 +178,10 @@ class Handlers:
     async def get(self, request: Request) -> Response:
         """One keyword by its id."""
         given: str = request.path_params["id"]
-        missing = Problem("not-found", "no keyword has this id", hint="ids are those given when adding")
-        key: int | str = given
-        if self._index.info()["id_type"] == "int64":
-            if INT64.fullmatch(given) is None or not -(2**63) <= int(given) < 2**63:
-                raise missing
-            key = int(given)
-        (found,) = await asyncio.to_thread(self._index.get, [key])
+        key = number_named(given) if self._index.info()["id_type"] == "int64" else given
+        (found,) = [None] if key is None else await asyncio.to_thread(self._index.get, [key])
         if found is None:
-            raise missing
+            raise Problem("not-found", "no keyword has this id", hint="ids are those given when adding")
         return answer(keyword_body(found))
 
     @operation("read", "GET /v1/index", None, schema.IndexResponse)
@@ -325,12 +317,11 @@ def parameters(request: Request, settings: Settings, *known: str) -> dict[str, s
                 f"the parameter {name[:40]!r} is unknown or given twice",
                 hint=f"known are {', '.join(known)}",
             )
-    limit = given.get("limit", "1")
-    if POSITIVE.fullmatch(limit) is None or int(limit) > MAX_LIMIT:
-        raise Problem("invalid", f"limit must be a whole number from 1 to {MAX_LIMIT}, got {limit[:40]!r}")
-    after = given.get("after", "-1")
-    if after != "-1" and (INT64.fullmatch(after) is None or not 0 <= int(after) <= MAX_LIMIT):
-        raise Problem("invalid", f"after must be a row from -1 to {MAX_LIMIT}, got {after[:40]!r}")
+    for name, what, least in (("limit", "a whole number", 1), ("after", "a row", -1)):
+        number = number_named(given[name]) if name in given else least
+        if number is None or not least <= number <= MAX_LIMIT:
+            detail = f"{name} must be {what} from {least} to {MAX_LIMIT}, got {given[name][:40]!r}"
+            raise Problem("invalid", detail)
     at_most("where", len(given.get("where", "")), settings.max_where_chars, "characters")
     return given
 

@@ -17,6 +17,7 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
+    GetCoreSchemaHandler,
     StringConstraints,
     Tag,
     create_model,
@@ -32,6 +33,7 @@ from rbegir.wire.search import NOT_SENT
 MAX_ITEMS = 1 << 16  # of a list
 MAX_CURSOR = 22 * MAX_ITEMS  # characters: 16 bytes per query in base64
 MAX_MEMBERS = 16  # of a keyword; it has three
+TAG = "\0"  # begins the names of alternatives, which are no members of a body
 
 
 def _whole(value: Any) -> Any:
@@ -50,21 +52,36 @@ def _few_members(keyword: Any) -> Any:
     return keyword
 
 
+class _OneError:
+    """Of a union: one error, and not one for each of its members."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        schema: Any = handler(source)
+        schema.get("schema", schema).update(
+            custom_error_type="value",
+            custom_error_message="Input should be a finite number, a text, a truth value, null, "
+            "or a list of texts or of whole numbers",
+        )
+        return schema
+
+
 Whole = Annotated[int, Field(ge=1), BeforeValidator(_whole)]
 Id = Annotated[
-    Annotated[int, Field(ge=-(2**63), le=2**63 - 1), BeforeValidator(_whole), Tag("integer")]
-    | Annotated[str, StringConstraints(max_length=1024), Tag("string")],
-    Discriminator(lambda given: "string" if isinstance(given, str) else "integer"),
+    Annotated[int, Field(ge=-(2**63), le=2**63 - 1), BeforeValidator(_whole), Tag(TAG + "integer")]
+    | Annotated[str, StringConstraints(max_length=1024), Tag(TAG + "string")],
+    Discriminator(lambda given: TAG + ("string" if isinstance(given, str) else "integer")),
 ]
 Ids = Annotated[list[Id], Field(fail_fast=True, max_length=MAX_ITEMS)]
-Scalar = bool | int | float | str | None
+Value = Annotated[bool | int | float | str | Ids | None, _OneError()]
 Level = Annotated[int, Field(ge=-QUERY_LIMIT, le=QUERY_LIMIT), BeforeValidator(_whole)]
 Hex = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]+$", max_length=4096)]
 Code = Annotated[
-    Annotated[list[Hex], Field(fail_fast=True, max_length=MAX_ITEMS), Tag("planes")]
-    | Annotated[list[Level], Field(fail_fast=True, max_length=MAX_N), Tag("integers")],
+    Annotated[list[Hex], Field(fail_fast=True, max_length=MAX_ITEMS), Tag(TAG + "planes")]
+    | Annotated[list[Level], Field(fail_fast=True, max_length=MAX_N), Tag(TAG + "integers")],
     Discriminator(
-        lambda code: "planes" if isinstance(code, list) and code and isinstance(code[0], str) else "integers"
+        lambda code: (
+            TAG + ("planes" if isinstance(code, list) and code and isinstance(code[0], str) else "integers")
+        )
     ),
 ]
 EXAMPLE_HIT: Any = {"id": 7, "score": 0.816, "text": "running shoes", "attributes": {"price": 89.9}}
@@ -119,9 +136,9 @@ class SearchQueries(
 
 def _or_each(one: Any, is_one: Callable[[Any], bool]) -> Any:
     """One for all queries, or a list with one or null for each."""
-    each = Annotated[list[one | None], Field(fail_fast=True, max_length=MAX_ITEMS), Tag("each")]
-    kind = Discriminator(lambda given: "all" if is_one(given) else "each")
-    return Annotated[Annotated[one, Tag("all")] | each, kind] | None
+    each = Annotated[list[one | None], Field(fail_fast=True, max_length=MAX_ITEMS), Tag(TAG + "each")]
+    kind = Discriminator(lambda given: TAG + ("all" if is_one(given) else "each"))
+    return Annotated[Annotated[one, Tag(TAG + "all")] | each, kind] | None
 
 
 def _is_one_list(ids: Any) -> bool:
@@ -209,7 +226,7 @@ class SearchResponse(
 class KeywordBody(_Request, title="Keyword", json_schema_extra=_examples(EXAMPLE_KEYWORD)):
     id: Id
     text: str
-    attributes: dict[str, Scalar | Ids] = Field(
+    attributes: dict[str, Value] = Field(
         default_factory=dict,
         description="Values by name: scalars, or lists of strings or integers. A column gets its type from "
         "its first value; dates and timestamps are given in ISO 8601 where the column has such a type.",
@@ -233,7 +250,7 @@ class KeywordUpdate(
     _Request, title="KeywordUpdate", json_schema_extra=_examples({"id": 7, "attributes": {"price": 79.9}})
 ):
     id: Id
-    attributes: dict[str, Scalar | Ids] = Field(
+    attributes: dict[str, Value] = Field(
         min_length=1, description="New values by name; null clears one, and attributes not named stay."
     )
 

@@ -231,6 +231,8 @@ def read_hits(raw: bytes, queries: int, after: str | None = None) -> Hits:
     counts = np.bincount(asked, minlength=queries)
     real = np.arange(counts.max(initial=0)) < counts[:, None]  # [queries, k]
     columns = {name: table[name].combine_chunks() for name in table.column_names}
+    if columns["id"].type not in (pa.int64(), pa.string()) or columns["id"].null_count:
+        raise TypeError(f"ids are {columns['id'].type}, expected int64 or string without nulls")
     own = {
         name: columns.pop(name).to_numpy(zero_copy_only=False)
         for name in OWN
@@ -248,6 +250,12 @@ def read_hits(raw: bytes, queries: int, after: str | None = None) -> Hits:
         certificate = MissCertificate(**{**said, "p_miss_at_most": tuple(said["p_miss_at_most"])})
     found = Candidates(*(np.full(real.shape, empty) for empty in (NO_KEY, -1)))
     found.keys[real], found.positions[real] = _typed(own["key"], np.int64), own["row"]
+    if "code_score" not in own:
+        begin = Cursor.start(queries) if after is None else Cursor.read(after, queries)
+        keys, rows = (np.column_stack(pair) for pair in zip(begin, found, strict=True))
+        falls, ties = keys[:, 1:] < keys[:, :-1], keys[:, 1:] == keys[:, :-1]
+        if not np.all(falls | (ties & (rows[:, 1:] > rows[:, :-1])) | ~real):
+            raise ValueError("hits are not in the order of their codes, or not behind the cursor")
     scores = np.full((2, *real.shape), np.nan)  # of the hits, and of their codes
     scores[0, real] = _typed(own["score"], np.float64)
     scores[1, real] = _typed(own.get("code_score", own["score"]), np.float64)
