@@ -11,8 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from rbegir.errors import InputError
+from rbegir.read import delimited
 from rbegir.read.pairs import read_pairs
-from tests.read.files import pairs_of, put
+from rbegir.read.source import FileRequest
+from tests.read.files import blocks_of, pairs_of, put
 
 TSV_BAD = [  # line, reason
     (b"lone", "wrong number of fields"),
@@ -139,3 +141,26 @@ def test_strict_names_the_line_of_a_very_long_field(tmp_path: Path) -> None:
     path = put(tmp_path / "p.csv", b'query,keyword\nq,k\n"' + b"long " * 40_000 + b'",\nq,k\n')
     with pytest.raises(InputError, match="line 3: no letter or digit"):
         read_pairs(path, strict=True).read_all()
+
+
+def test_a_reader_that_is_left_early_reads_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread of Arrow that still read when Python ends would abort the process."""
+    path = put(tmp_path / "pairs.csv", b"query,keyword\n" + b"new york,giants\n" * 400_000)  # 98 blocks
+    read: list[int] = []
+    whole = delimited._Utf8.read
+
+    def noted(text: delimited._Utf8, size: int) -> bytes:
+        part = whole(text, size)
+        read.append(len(part))
+        return part
+
+    monkeypatch.setattr(delimited._Utf8, "read", noted)
+    with blocks_of(1 << 16):
+        source = delimited.DelimitedSource(path, quoted=True)
+        assert source.columns == ["query", "keyword"]
+        assert len(read) == 1  # the header takes one block, and nothing is read ahead
+        blocks = source.blocks(FileRequest(["query", "keyword"], lambda number, reason: None))
+        next(blocks)
+        blocks.close()
+    assert read[-1] == 0  # the end
+    assert len(read) < 60

@@ -19,8 +19,10 @@ import gzip
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -54,9 +56,10 @@ class DelimitedSource(Source):
         self._quoted = quoted
         self._delimiter = "," if quoted else "\t"
         with ByteStream(path) as stream:
-            text = _Utf8(stream, path)
+            start = pa.BufferReader(_Utf8(stream, path).read(BLOCK_BYTES))
             try:
-                self.columns = self._open(text, (), lambda row: "skip", None).schema.names
+                rows = pyarrow.csv.read_csv(start, **self._options((), lambda row: "skip", None))
+                self.columns = rows.column_names
             except pa.ArrowInvalid as error:
                 if "Empty CSV file" in str(error):
                     raise InputError(f"{path} is empty", hint=EMPTY) from None
@@ -72,7 +75,7 @@ class DelimitedSource(Source):
             nonlocal ended
             if row.text == last:
                 ended = True
-            else:
+            elif not text.stopped:
                 bad.append(row.number - 2)
                 asked.malformed(row.number - 2, WRONG_FIELDS)
             return "skip"
@@ -80,16 +83,17 @@ class DelimitedSource(Source):
         with ByteStream(self.path) as stream:
             start = 0
             text = _Utf8(stream, self.path, last)
-            for batch in self._batches(self._open(text, asked.names, skip, asked.others)):
-                if text.repaired:
-                    for name in asked.names:
-                        broken = pc.replace_substring(batch.column(name), _MARKER.encode(), b"\xff")
-                        batch = batch.set_column(batch.schema.get_field_index(name), name, broken)
-                numbers = np.arange(start, start + batch.num_rows + len(bad))
-                numbers = numbers[~np.isin(numbers, bad)][: batch.num_rows]
-                yield Block(batch, numbers, stream.done)
-                start = int(numbers.max(initial=start - 1)) + 1
-                del bad[: bisect_left(bad, start)]
+            with self._opened(text, asked.names, skip, asked.others) as reader:
+                for batch in self._batches(reader):
+                    if text.repaired:
+                        for name in asked.names:
+                            broken = pc.replace_substring(batch.column(name), _MARKER.encode(), b"\xff")
+                            batch = batch.set_column(batch.schema.get_field_index(name), name, broken)
+                    numbers = np.arange(start, start + batch.num_rows + len(bad))
+                    numbers = numbers[~np.isin(numbers, bad)][: batch.num_rows]
+                    yield Block(batch, numbers, stream.done)
+                    start = int(numbers.max(initial=start - 1)) + 1
+                    del bad[: bisect_left(bad, start)]
         if not ended:
             raise InputError(
                 f"{self.path} opens a quote that is never closed", hint='write a quote inside a field as ""'
@@ -128,24 +132,39 @@ class DelimitedSource(Source):
                 "or leave it out with --columns (columns= in Python)",
             ) from None
 
-    def _open(
+    @contextmanager
+    def _opened(
         self, text: _Utf8, names: Sequence[str], skip: object, others: Sequence[str] | None
-    ) -> pyarrow.csv.CSVStreamingReader:
+    ) -> Iterator[pyarrow.csv.CSVStreamingReader]:
+        """A reader of a text.
+
+        A thread of Arrow reads ahead; if Python ended before it, the process would abort. So what it has read
+        is used up at the end.
+        """
+        reader = pyarrow.csv.open_csv(text, **self._options(names, skip, others))
+        try:
+            yield reader
+        finally:
+            text.stopped = True
+            with suppress(pa.ArrowInvalid):
+                for _ in reader:
+                    pass
+
+    def _options(self, names: Sequence[str], skip: object, others: Sequence[str] | None) -> dict[str, Any]:
         quoting = {"quote_char": '"', "double_quote": True} if self._quoted else {"quote_char": False}
-        return pyarrow.csv.open_csv(
-            text,
-            read_options=pyarrow.csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES),
-            parse_options=pyarrow.csv.ParseOptions(
+        return {
+            "read_options": pyarrow.csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES),
+            "parse_options": pyarrow.csv.ParseOptions(
                 delimiter=self._delimiter,
                 newlines_in_values=self._quoted,
                 invalid_row_handler=skip,
                 **quoting,
             ),
-            convert_options=pyarrow.csv.ConvertOptions(
+            "convert_options": pyarrow.csv.ConvertOptions(
                 include_columns=None if others is None else [*names, *others],
                 column_types={name: pa.binary() for name in names},
             ),
-        )
+        }
 
 
 class _Utf8:
@@ -157,8 +176,11 @@ class _Utf8:
         self._blocks = chain(line_blocks(stream, path), [last.encode()])
         self._rest = b""
         self.repaired = False
+        self.stopped = False  # nothing more is wanted
 
     def read(self, size: int) -> bytes:
+        if self.stopped:
+            return b""
         for block in self._blocks:
             try:
                 block.decode()
