@@ -88,7 +88,7 @@ def sample_groups(pairs: pa.Table, *, negatives: int = NEGATIVES, seed: int = 0)
             raise InputError(
                 f"the query {queries[int(query[row])].as_py()!r} is paired with every keyword, "
                 "so it has no negative",
-                hint="leave it out, or evaluate on more pairs",
+                hint="leave it out, or give more pairs",
             )
         drawn[row, conflicts[row]] = generator.choice(allowed, int(conflicts[row].sum()))
     return SampleGroups(queries, keywords, query, np.column_stack([keyword, drawn]))

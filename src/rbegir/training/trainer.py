@@ -120,6 +120,8 @@ def run(
     shape = config or replace(named_preset(preset), share_towers=settings.share_towers)
     settings = change(settings, share_towers=shape.share_towers)
     chosen = resolve_device(device)
+    if resume and out is None:
+        raise InputError("there is nothing to resume without out", hint="name the directory of the run")
     directory = None if out is None else Path(out)
     reader = partial(
         read_pairs,
@@ -327,26 +329,25 @@ def _rows(stream: PairStream | None, texts: pa.Array | None, seed: int) -> tuple
 
 def _check_trainable(data: TrainingData) -> None:
     """Refuse data that is too small to compare anything with anything."""
+    held = f" (pairs held out for validation: {data.held_pairs})" if data.held_pairs else ""
+    hint = f"give more pairs{', or train without validation (--no-valid)' if held else ''}"
     if data.pairs < 2:
-        held = f" and {data.held_pairs} held out" if data.held_pairs else ""
-        came = f"{data.pairs} pair{'' if data.pairs == 1 else 's'}{held}"
-        raise InputError(f"training needs at least 2 pairs, got {came}", hint="give more pairs")
+        pairs = "1 pair" if data.pairs else "none"
+        raise InputError(f"training needs at least 2 pairs, got {pairs}{held}", hint=hint)
     if not data.varied:
-        raise InputError("training needs at least 2 different keywords, got 1", hint="give more pairs")
+        raise InputError(f"training needs at least 2 different keywords, got 1{held}", hint=hint)
 
 
 def _validation(pairs: pa.Table, valid: Any, report: Report) -> Validation:
     """The validation on pairs that were held out, or that `valid` gave."""
-    distinct = len(pairs["keyword"].unique())
-    if distinct < 2:
-        what = "the pairs held out for validation" if valid is None else "the pairs for validation"
-        if isinstance(valid, (str, Path)):
-            what = f"the pairs of {valid}"
+    try:
+        return Validation(pairs, report)
+    except InputError as error:
+        what = "held out" if valid is None else f"of {valid}" if isinstance(valid, (str, Path)) else "given"
         raise InputError(
-            f"validation needs at least 2 different keywords, {what} have {distinct}",
+            f"the pairs {what} for validation are too few: {error.message}",
             hint="give more pairs, a file of validation pairs, or train without validation (--no-valid)",
-        )
-    return Validation(pairs, report)
+        ) from None
 
 
 def _reranks(home: Path, settings: TrainConfig) -> bool:
