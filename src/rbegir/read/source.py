@@ -129,7 +129,8 @@ def _open_file(path: Path) -> Source:
         if suffix in VECTOR_FORMATS:
             hint = "an index of vectors: rbegir index build VECTORS --out INDEX"
         raise InputError(f"the suffix of {path} is not that of a known format", hint=hint)
-    _check_readable(path)
+    if check_readable(path) in (b"\xff\xfe", b"\xfe\xff"):  # a byte order mark, as some spreadsheets write it
+        raise InputError(f"{path} is UTF-16, expected UTF-8", hint="convert it: iconv -f utf-16 -t utf-8")
     with reading(path):
         if suffix in (".parquet", ".pq"):
             from rbegir.read.parquet import ParquetSource
@@ -146,7 +147,8 @@ def _open_file(path: Path) -> Source:
         return JsonLinesSource(path)
 
 
-def _check_readable(path: Path) -> None:
+def check_readable(path: Path) -> bytes:
+    """Refuse what is no file, cannot be read or is empty; returns the first two bytes."""
     try:
         if path.is_dir():
             raise FileError(f"{path} is a directory, expected a file", hint="name one file inside it")
@@ -158,8 +160,7 @@ def _check_readable(path: Path) -> None:
         raise FileError(f"{path} cannot be read: {error.strerror}") from None
     if not start:
         raise InputError(f"{path} is empty", hint=EMPTY)
-    if start in (b"\xff\xfe", b"\xfe\xff"):  # a byte order mark, as some spreadsheets write it
-        raise InputError(f"{path} is UTF-16, expected UTF-8", hint="convert it: iconv -f utf-16 -t utf-8")
+    return start
 
 
 @contextmanager
