@@ -147,8 +147,10 @@ def run(
     with reported(shown, "reading") as report:
         stream = pairs if pairs is None or isinstance(pairs, PairStream) else reader(pairs)
         if corpus is not None and not isinstance(corpus, TextStream):
-            corpus = read_texts(corpus, text_column=text_column)
+            corpus = read_texts(corpus, text_column=text_column, strict=strict)
         texts = None if corpus is None else corpus_texts(corpus)
+        if texts is not None and corpus.skipped:
+            say(f"corpus: {corpus.skipped}")
         rows, clicked = _rows(stream, texts, settings.seed)
         asked = None
         if teacher is not None:
