@@ -110,12 +110,13 @@ def _table_of(given: Any) -> pa.Table:
         return pa.table({"text": list(rows)})
     if rows and all(isinstance(row, Mapping) for row in rows):
         return pa.Table.from_pylist(list(rows))
-    if rows and all(isinstance(row, (list, tuple)) and len(row) == len(rows[0]) for row in rows):
+    sizes = {len(row) if isinstance(row, (list, tuple)) else 0 for row in rows}
+    if sizes in ({2}, {3}):
         columns = zip(*rows, strict=True)
         return pa.table(dict(zip(("query", "keyword", "weight"), map(pa.array, columns), strict=False)))
     raise InputError(
         f"expected a path, a DataFrame, an Arrow table or a list of rows, got {type(given).__name__}",
-        hint="a list holds texts, (query, keyword) pairs or dicts",
+        hint="a list holds texts, (query, keyword) pairs, all or none of them with a weight, or dicts",
     )
 
 

@@ -131,8 +131,10 @@ def run(
         strict=strict,
     )
     finished = directory is not None and state.finished(directory, settings, resume=resume)
-    if directory is not None and finished and (has_reranker(directory) or not _reranks(directory, settings)):
-        return _result(directory)
+    if directory is not None and finished:
+        stored = checkpoint.Checkpoint(directory).config
+        if has_reranker(directory) or not _reranks(settings, stored):  # it was not stopped before that
+            return _result(directory)
     if teacher is not None and not (settings.guide and settings.teacher):
         raise InputError("a teacher needs a guide, which this recipe lacks", hint="use the default recipe")
     rank = join_processes(chosen)
@@ -197,7 +199,7 @@ def run(
             about = {"pairs": data.pairs, "history": run.history, "best_epoch": run.best_epoch}
             guide = run.finish({"training": {**settings.to_dict(), **about}})
             recall: dict[str, dict[str, float]] = {}
-            reranked = settings.rerank and bool(guide) and _searchable(shape)
+            reranked = _reranks(settings, shape)
             if rank.number == 0 and (reranked or held is not None):
                 to_measure = PairStream.schema.empty_table() if held is None else held
                 searched = searched_texts(stream, texts, to_measure, settings.seed)
@@ -223,10 +225,11 @@ def run(
     return result
 
 
-def _searchable(shape: ModelConfig) -> bool:
-    """Whether keywords have codes that an index can hold."""
+def _reranks(settings: TrainConfig, shape: ModelConfig) -> bool:
+    """Whether a run fits a reranker: keywords must have codes that an index can hold."""
     planes = max(shape.query_planes, shape.keyword_planes)
-    return shape.keyword_planes != FLOAT and (shape.residual_weights or planes == 1)
+    searchable = shape.keyword_planes != FLOAT and (shape.residual_weights or planes == 1)
+    return settings.rerank and settings.guide > 0 and searchable
 
 
 def _tell(
@@ -350,11 +353,6 @@ def _validation(pairs: pa.Table, valid: Any, report: Report) -> Validation:
             f"the pairs {what} for validation are too few: {error.message}",
             hint="give more pairs, a file of validation pairs, or train without validation (--no-valid)",
         ) from None
-
-
-def _reranks(home: Path, settings: TrainConfig) -> bool:
-    """Whether the run that wrote this model asked for a reranker; it has none if it was stopped too early."""
-    return settings.rerank and settings.guide > 0 and _searchable(checkpoint.Checkpoint(home).config)
 
 
 def _result(home: Path, **measured: Any) -> TrainResult:

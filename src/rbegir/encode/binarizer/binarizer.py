@@ -176,7 +176,7 @@ class Binarizer:
     def fit(self, X: Any, y: Any = None, *, notify: Notify | None = None, progress: Progress = None) -> Self:
         """Learn from vectors [count, dims]; of a large or memory-mapped array a sample is read.
 
-        y may hold the vectors of queries, [any count, dims], for instance the one that belongs to each
+        y may hold the vectors of queries, [2 or more, dims], for instance the one that belongs to each
         row: what queries look like decides which errors count. Labels (one-dimensional) are ignored.
         `notify` is called with the share of the work that is done. Without it `progress` is called with that
         share and 1, False for none; by default a bar is shown in a terminal.
