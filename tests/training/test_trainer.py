@@ -342,6 +342,12 @@ def test_too_few_keywords_to_hold_out(tmp_path: Path) -> None:
     assert not (tmp_path / "model").exists()
 
 
+def test_missing_validation_is_noticed_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rbegir.training.trainer.TrainingData", None)  # which may take long
+    with pytest.raises(FileError, match=r"none\.tsv does not exist"):
+        run([("a", "b"), ("c", "d")], valid=tmp_path / "none.tsv")
+
+
 def test_nothing_to_resume() -> None:
     with pytest.raises(InputError, match="nothing to resume without out"):
         run([("a", "b"), ("c", "d")], resume=True)

@@ -153,6 +153,7 @@ def run(
         texts = None if corpus is None else corpus_texts(corpus)
         if texts is not None and corpus.skipped:
             say(f"corpus: {corpus.skipped}")
+        held = None if valid is None or valid is False else drawn(reader(valid).read_all())
         rows, clicked = _rows(stream, texts, settings.seed)
         asked = None
         if teacher is not None:
@@ -171,7 +172,7 @@ def run(
         if skipped:
             say(str(skipped))
         _check_trainable(data)
-        held = data.held_out if valid is None or valid is False else drawn(reader(valid).read_all())
+        held = data.held_out if valid is None else held
         validation = None if held is None else _validation(held, valid, report)
         settings = settings.for_pairs(data.pairs)
         valid_pairs = len(validation) if validation else 0
