@@ -99,7 +99,7 @@ def main() -> None:
                 print(side, json.dumps(made.kept), file=sys.stderr, flush=True)
             apart = train(Path(folder) / "all.parquet", **settings)
             rows["apart"] = {
-                "new/new": measure(old, apart, valid, corpus)["new/new"],
+                "new/new": measure(valid, corpus, apart),
                 "both": merged_by_cosine(old, apart, valid, corpus),
             }
             print("apart", json.dumps(rows["apart"]), file=sys.stderr, flush=True)

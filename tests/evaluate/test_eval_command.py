@@ -175,9 +175,9 @@ def test_asked_wrongly(
     fails(
         run(model, "--pairs", labels), "has no column 'keyword'", "name the right one with --keyword-column"
     )
-    fails(run(model, "--pairs", pairs, "--negatives", 0), "negatives must be at least 1")
+    fails(run(model, "--pairs", pairs, "--negatives", 0), "negatives must be a whole number of at least 1")
     fails(run(model, "--pairs", pairs, "--gamma", -1), "gamma must be positive")
-    fails(run(model, "--pairs", pairs, "--corpus", corpus, "-k", 0), "cutoffs of at least 1")
+    fails(run(model, "--pairs", pairs, "--corpus", corpus, "-k", 0), "a whole number of at least 1")
     one = tmp_path / "one.tsv"
     one.write_text("query\tkeyword\na\tb\n")
     fails(run(model, "--pairs", one), "one keyword only", "evaluate on pairs with at least two")

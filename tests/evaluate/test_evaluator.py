@@ -203,9 +203,14 @@ def test_nothing_to_do() -> None:
         evaluate_model(Fake(0))
     with pytest.raises(InputError, match="a corpus alone cannot be evaluated"):
         evaluate_model(Fake(0), labels=pairs(), corpus=CORPUS)
-    for cutoffs in ([], [0], [10, -1]):
-        with pytest.raises(InputError, match="cutoffs of at least 1"):
+    for cutoffs in ([], [0], [10, -1], [2.5]):
+        with pytest.raises(
+            InputError, match=r"recall needs a cutoff|cutoff of recall must be a whole number"
+        ):
             evaluate_model(Fake(0), pairs(), corpus=CORPUS, cutoffs=cutoffs)
+    for name in ("negatives", "bootstrap"):
+        with pytest.raises(InputError, match=f"{name} must be a whole number of at least [01], got 1.5"):
+            evaluate_model(Fake(0), pairs(), **{name: 1.5})
     with pytest.raises(InputError, match="one keyword only"):
         evaluate_model(Fake(0), pairs(1))
     with pytest.raises(InputError, match="seed must be a whole number of at least 0, got -1"):
@@ -265,3 +270,15 @@ def test_a_missing_scipy_is_noticed_before_anything_is_scored(monkeypatch: pytes
     table = pa.table({"query": ["a", "b"], "keyword": ["c", "d"]})
     with pytest.raises(MissingExtraError, match=r"needs scipy .*pip install 'rbegir\[train\]'"):
         evaluate_model(Fake(0.1), table)
+
+
+def test_pairs_and_labels_may_be_lists_of_rows() -> None:
+    table = pairs()
+    rows = list(zip(*(table[name].to_pylist() for name in ("query", "keyword")), strict=True))
+    assert evaluate_model(Fake(0), rows) == evaluate_model(Fake(0), table)
+    judged = [{"query": "q", "keyword": "a", "label": "good"}, {"query": "q", "keyword": "b", "label": "bad"}]
+    found = evaluate_model(Fake(0), labels=judged).labels
+    assert found is not None
+    assert found.pairs == 2
+    with pytest.raises(InputError, match="has no column 'query'"):
+        evaluate_model(Fake(0), pa.table({"asked": ["x"]}))

@@ -98,5 +98,5 @@ def test_unit_keeps_zero() -> None:
 
 
 def test_no_negatives() -> None:
-    with pytest.raises(InputError, match="negatives must be at least 1, got 0"):
+    with pytest.raises(InputError, match="negatives must be a whole number of at least 1, got 0"):
         sample_groups(table([("a", "b"), ("c", "d")]), negatives=0)

@@ -38,7 +38,7 @@ def test_chance_is_log_of_the_group_size() -> None:
     assert log_loss(np.zeros((5, 11), dtype=np.float32), 10) == pytest.approx(math.log(11))
 
 
-@pytest.mark.parametrize("gamma", [0.0, -1.0, math.nan])
+@pytest.mark.parametrize("gamma", [0.0, -1.0, math.nan, math.inf])
 def test_gamma_must_be_positive(gamma: float) -> None:
     with pytest.raises(InputError, match="gamma must be positive"):
         log_loss(np.zeros((1, 2), dtype=np.float32), gamma)

@@ -168,3 +168,9 @@ def test_header_that_is_not_utf8(tmp_path: Path) -> None:
 def test_no_json_at_all(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds no JSON object in its first lines"):
         read_pairs(put(tmp_path / "p.jsonl", b"query\tkeyword\na\tb\n"))
+
+
+@pytest.mark.parametrize("rows", [[], [1], [("a",)], [("a", "b", 1, 2)], [("a", "b"), ("c", "d", 1)]])
+def test_lists_of_wrong_rows(rows: list[object]) -> None:
+    with pytest.raises(InputError, match="expected a path, a DataFrame, an Arrow table or a list of rows"):
+        read_pairs(rows)

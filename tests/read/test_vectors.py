@@ -130,7 +130,7 @@ def test_a_damaged_file_is_one_clear_error(
     with pytest.raises(InputError, match="is empty"):
         map_vectors(path)
     os.remove(path)
-    with pytest.raises(FileError, match="there is no file"):
+    with pytest.raises(FileError, match="does not exist"):
         map_vectors(path)
 
 
@@ -156,7 +156,7 @@ def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         read_vectors(path, "v", columns=["price"])
     with pytest.raises(InputError, match="has no columns of vectors"):
         read_vectors(tmp_path / "t.csv", "v")
-    with pytest.raises(FileError, match="there is no file"):
+    with pytest.raises(FileError, match="does not exist"):
         read_vectors(tmp_path / "nothing.parquet", "v")
     pq.write_table(pa.table({"v": pa.array([], pa.list_(pa.float32()))}), path)
     with pytest.raises(InputError, match="holds no vector"):

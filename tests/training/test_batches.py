@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -140,7 +141,7 @@ def test_build(chunk: Chunk) -> None:
     assert batch.negatives.shape == (40, 3)
     assert batch.weight.sum().item() == pytest.approx(1)
     weight = chunk.weight[pairs] / chunk.weight[pairs].sum()
-    assert np.array_equal(batch.weight.numpy(), weight)
+    assert np.allclose(batch.weight.numpy(), weight)
 
 
 def arrays(batch: StepBatch) -> list[list[int]]:
@@ -163,3 +164,12 @@ def test_an_epoch_holds_every_pair_once_in_any_number_of_threads(chunk: Chunk) -
 
 def test_steps_in_a_chunk() -> None:
     assert [steps_in(n, 10) for n in (0, 1, 9, 14, 16, 100)] == [0, 1, 1, 1, 2, 10]
+
+
+@pytest.mark.filterwarnings("error")
+def test_weights_of_any_size_keep_their_shares(chunk: Chunk) -> None:
+    large = np.full(len(chunk), 1e37, np.float32)
+    large[:50] *= 3
+    batch = build(replace(chunk, weight=large), np.arange(100), TrainConfig(), (0,))
+    assert np.allclose(batch.weight[:50], 3 / 200)
+    assert np.allclose(batch.weight[50:], 1 / 200)

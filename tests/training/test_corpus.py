@@ -64,6 +64,14 @@ def test_skipped_pairs_are_reported_with_a_corpus(pairs_file: Path, tmp_path: Pa
     assert result.skipped == {"no letter or digit": 1}
 
 
+def test_bad_rows_of_a_corpus_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    bad = [*TEXTS, "!!"]
+    run(corpus=bad, config=SMALL, epochs=1, valid=False, rerank=False, device="cpu", progress=True)
+    assert f"corpus: skipped 1 of {len(bad)} rows: 1 with no letter or digit" in capsys.readouterr().err
+    with pytest.raises(InputError, match=f"row {len(bad)}: no letter or digit"):
+        run(corpus=bad, config=SMALL, strict=True, device="cpu")
+
+
 def test_pairs_come_with_a_corpus(pairs_file: Path, tmp_path: Path) -> None:
     corpus = tmp_path / "texts.txt"
     corpus.write_text("\n".join(TEXTS) + "\n")

@@ -319,12 +319,38 @@ def test_one_keyword(tmp_path: Path) -> None:
 
 def test_too_few_keywords_to_hold_out(tmp_path: Path) -> None:
     path = write(tmp_path / "few.tsv", "a\tb", "c\td", "e\tf")
-    with pytest.raises(
-        InputError, match="validation needs at least 2 different keywords, the pairs held out"
-    ) as e:
+    with pytest.raises(InputError, match=r"held out for validation are too few: .* one keyword only") as e:
         run(path, **QUICK, out=tmp_path / "model")
     assert "--no-valid" in e.value.hint
+    same = [("one query", f"keyword {i}") for i in range(60)]
+    with pytest.raises(InputError, match=r"too few: the query 'one query' is paired with every keyword") as e:
+        run(same, **QUICK)
+    assert "--no-valid" in e.value.hint
+    given = write(tmp_path / "given.tsv", "a\tb", "c\tb")
+    with pytest.raises(InputError, match=r"the pairs of .*given.tsv for validation are too few"):
+        run(path, **QUICK, valid=given)
+    with pytest.raises(InputError, match="the pairs given for validation are too few"):
+        run(path, **QUICK, valid=[("a", "b")])
+    two = [(f"query {i}", f"keyword {i % 2}") for i in range(60)]
+    for pairs, message in (
+        (two, r"2 different keywords, got 1 \(.*: 30\)"),
+        (two[:2], r"2 pairs, got 1 pair \(.*: 1\)"),
+    ):
+        with pytest.raises(InputError, match=message) as e:
+            run(pairs, **QUICK)
+        assert "--no-valid" in e.value.hint
     assert not (tmp_path / "model").exists()
+
+
+def test_missing_validation_is_noticed_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rbegir.training.trainer.TrainingData", None)  # which may take long
+    with pytest.raises(FileError, match=r"none\.tsv does not exist"):
+        run([("a", "b"), ("c", "d")], valid=tmp_path / "none.tsv")
+
+
+def test_nothing_to_resume() -> None:
+    with pytest.raises(InputError, match="nothing to resume without out"):
+        run([("a", "b"), ("c", "d")], resume=True)
 
 
 def test_missing_file(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ import rbegir
 from rbegir import cli
 from rbegir.base import progress
 from rbegir.encode.clsm.presets import ModelConfig
-from rbegir.errors import FileError, InputError, LockedError, MismatchError
+from rbegir.errors import FileError, InputError, LockedError, MismatchError, TextError
 from rbegir.training import loop
 from rbegir.training.config import TrainConfig
 from rbegir.training.loss import group, group_loss
@@ -401,7 +401,9 @@ def test_an_index_reranks_with_the_model_that_it_adopted(
 # ---- bad input ----
 
 
-def test_bad_input(old: rbegir.Model, pairs: tuple[pa.Table, pa.Table], tmp_path: Path) -> None:
+def test_bad_input(
+    old: rbegir.Model, pairs: tuple[pa.Table, pa.Table], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table, valid = pairs
     with pytest.raises(InputError, match="keywords must be 'new' or 'keep', got 'old'"):
         upgrade(old, table, keywords="old")  # type: ignore[arg-type]
@@ -427,6 +429,11 @@ def test_bad_input(old: rbegir.Model, pairs: tuple[pa.Table, pa.Table], tmp_path
         upgrade(old, table, out=tmp_path / "full" / "file" / "model", valid=valid)
     with pytest.raises(InputError, match="there is nothing to resume without out"):
         upgrade(old, table, resume=True)
+    monkeypatch.setattr("rbegir.training.upgrade.train_all", None)  # refused before any training
+    with pytest.raises(InputError, match="none of the keywords of the pairs is in the corpus"):
+        upgrade(old, table, corpus=["something else"])
+    with pytest.raises(TextError, match="has no letter and no digit"):
+        upgrade(old, table, valid=valid, corpus=["!", *valid["keyword"].to_pylist()])
 
 
 # ---- the command line ----

@@ -25,7 +25,8 @@ from rbegir.evaluate.groups import NEGATIVES, SampleGroups, distinct, sample_gro
 from rbegir.evaluate.metrics import REPLICATES, Measure, measure, measure_mean, weighted_auc
 from rbegir.evaluate.retrieval import CUTOFFS, Targets
 from rbegir.evaluate.scorers import ModelScorer, Progress, Scorer
-from rbegir.read.pairs import LabelStream, PairStream, TextStream
+from rbegir.read.pairs import TextStream, read_labels, read_pairs
+from rbegir.read.rows import Stream
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -99,10 +100,10 @@ class Evaluation:
 
 def evaluate_model(
     model: Encoder | Scorer,
-    pairs: PairStream | pa.Table | None = None,
+    pairs: Any = None,
     *,
     corpus: TextStream | pa.Array | Sequence[str] | None = None,
-    labels: LabelStream | pa.Table | None = None,
+    labels: Any = None,
     cutoffs: Sequence[int] = CUTOFFS,
     negatives: int = NEGATIVES,
     gamma: float | None = None,
@@ -112,7 +113,8 @@ def evaluate_model(
 ) -> Evaluation:
     """Log loss and ROC AUC on pairs, recall in a corpus, ROC AUC and nDCG on labels: whatever is given.
 
-    `model` is an encoder of texts, or anything that scores, such as a baseline. Weights of pairs are not
+    `model` is an encoder of texts, or anything that scores, such as a baseline. `pairs` and `labels` are
+    given as for `read_pairs` and `read_labels`, or as what these return. Weights of pairs are not
     used: each distinct pair is one group with `negatives` negatives. `gamma` None is fitted to the groups
     (see `metrics`), `cutoffs` are those of recall, `bootstrap` is the number of replicates for the intervals.
     `progress` is called with what is being done and its share done; True shows a bar, and None does in a
@@ -122,9 +124,12 @@ def evaluate_model(
         raise InputError("there is nothing to evaluate on", hint="give pairs, labels, or both")
     if corpus is not None and pairs is None:
         raise InputError("a corpus alone cannot be evaluated", hint="give pairs too")
-    if not cutoffs or min(cutoffs) < 1:
-        raise InputError(f"recall needs cutoffs of at least 1, got {list(cutoffs)}")
-    whole_number("seed", seed, 0)
+    if not cutoffs:
+        raise InputError("recall needs a cutoff, got none")
+    for k in cutoffs:
+        whole_number("a cutoff of recall", k, 1)
+    for name, value in (("seed", seed), ("bootstrap", bootstrap)):
+        whole_number(name, value, 0)
     if pairs is not None and gamma is None:
         metrics.need_scipy()
     with reported(False if callable(progress) else progress, "evaluating") as show:
@@ -135,7 +140,7 @@ def evaluate_model(
         scorer = model if isinstance(model, Scorer) else ModelScorer(model)
         report: dict[str, Any] = {"seed": seed}
         if pairs is not None:
-            table = pairs if isinstance(pairs, pa.Table) else pairs.read_all()
+            table = _good_rows(pairs, ("query", "keyword"), read_pairs)
             groups = sample_groups(table, negatives=negatives, seed=seed)
             scores = scorer.score(groups, stage("pairs"))  # [G, 1 + negatives]
             gamma = metrics.fit_gamma(scores) if gamma is None else gamma
@@ -152,11 +157,18 @@ def evaluate_model(
                 }
                 report |= {"corpus": len(texts), "missing": targets.missing}
         if labels is not None:
-            judged = labels if isinstance(labels, pa.Table) else labels.read_all()
+            judged = _good_rows(labels, ("query", "keyword", "label"), read_labels)
             report["labels"] = evaluate_labels(
                 scorer, judged, bootstrap=bootstrap, seed=seed, progress=stage("labels")
             )
     return Evaluation(**report)
+
+
+def _good_rows(given: Any, columns: Iterable[str], read: Callable[[Any], Stream]) -> pa.Table:
+    """A table with these columns as it is, or all good rows of what `read` can open."""
+    if isinstance(given, pa.Table) and set(columns) <= set(given.column_names):
+        return given
+    return (given if isinstance(given, Stream) else read(given)).read_all()
 
 
 def evaluate_labels(

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rbegir.errors import InputError
+from rbegir.errors import InputError, whole_number
 
 NEGATIVES = 10  # of the paper
 _ROUNDS = 50  # of drawing again before the few remaining conflicts are settled one by one
@@ -59,8 +59,7 @@ def distinct(column: pa.ChunkedArray | pa.Array) -> tuple[pa.StringArray, npt.ND
 
 def sample_groups(pairs: pa.Table, *, negatives: int = NEGATIVES, seed: int = 0) -> SampleGroups:
     """Groups from the distinct pairs of a table with the columns query and keyword."""
-    if negatives < 1:
-        raise InputError(f"negatives must be at least 1, got {negatives}")
+    whole_number("negatives", negatives, 1)
     queries, query = distinct(pairs["query"])
     keywords, keyword = distinct(pairs["keyword"])
     count = len(keywords)
@@ -88,7 +87,7 @@ def sample_groups(pairs: pa.Table, *, negatives: int = NEGATIVES, seed: int = 0)
             raise InputError(
                 f"the query {queries[int(query[row])].as_py()!r} is paired with every keyword, "
                 "so it has no negative",
-                hint="leave it out, or evaluate on more pairs",
+                hint="leave it out, or give more pairs",
             )
         drawn[row, conflicts[row]] = generator.choice(allowed, int(conflicts[row].sum()))
     return SampleGroups(queries, keywords, query, np.column_stack([keyword, drawn]))

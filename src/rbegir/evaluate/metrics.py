@@ -40,8 +40,8 @@ Weights = npt.NDArray[np.float64]  # of rows, or of queries
 
 def group_losses(scores: Scores, gamma: float) -> npt.NDArray[np.float64]:
     """−log P(s⁺|S) of each group, from cosines [G, 1 + negatives] with the positive first → [G]."""
-    if not gamma > 0:
-        raise InputError(f"gamma must be positive, got {gamma}")
+    if not 0 < gamma < np.inf:
+        raise InputError(f"gamma must be positive and finite, got {gamma}")
     margins = gamma * (scores.astype(np.float64) - scores[:, :1])  # [G, 1 + negatives], 0 for the positive
     top = margins.max(axis=1)
     return np.asarray(top + np.log(np.exp(margins - top[:, None]).sum(axis=1)))

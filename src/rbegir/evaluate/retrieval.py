@@ -9,14 +9,7 @@ The protocol, whatever the model:
 - recall@k of a query is the share of its keywords among its first k (R@k of ir-measures: with one keyword per
   query, whether it was found), and recall@k is the mean over queries.
 
-*Two ways.* `search_blocks` keeps the best k of a stream of scores, arrays or tensors of a GPU; it needs NumPy
-alone. `ranks`, in torch on any device, only counts how many keywords come before the right one, since
-selecting the best k costs several times the product. For a query with the target at position p, of score s_p,
-
-    rank = #{j : s_j > s_p} + #{j < p : s_j = s_p}
-
-Codes are small odd multiples of a power of two: their products are exact in float32, and in TF32 as well
-(at most 8 significant bits per factor). Float keywords are normalised first and multiplied in full float32.
+`search_blocks` keeps the best k of a stream of scores, arrays or tensors of a GPU; it needs NumPy alone.
 """
 
 from __future__ import annotations
@@ -40,9 +33,6 @@ if TYPE_CHECKING:
 CUTOFFS = (1, 10, 100)
 BLOCK = 16_384  # keywords scored at once
 QUERY_BLOCK = 1024
-RANK_QUERIES = 2048  # ranked at once
-RANK_SCORES = 1 << 29  # at a time on a GPU: 2 GB
-RANK_SCORES_CPU = 1 << 24
 NO_RANK = np.iinfo(np.int64).max  # of a keyword that was not found
 
 Positions = npt.NDArray[np.int64]
@@ -131,57 +121,3 @@ class Targets:
         """Recall of each query at each cutoff: the share of its targets with a rank [targets] below it."""
         wanted = np.bincount(self.query)
         return {k: np.bincount(self.query, weights=rank < k) / wanted for k in cutoffs}
-
-
-def ranks(
-    queries: Tensor, keywords: Tensor, query: Tensor, target: Tensor, *, exact: bool, cosine: bool = True
-) -> Tensor:
-    """How many keywords come before each target: int64 [targets].
-
-    queries [Q, n], keywords [K, n] float32 of any length; target i is keyword `target[i]`, wanted by query
-    `query[i]` (int64 [targets] both). `exact`: both sides are codes. `cosine=False`: by inner product.
-    """
-    import torch
-
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if exact else "highest")
-    try:
-        with torch.no_grad():
-            return _ranks(queries, keywords, query, target, exact, cosine)
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
-def _ranks(
-    queries: Tensor, keywords: Tensor, query: Tensor, target: Tensor, exact: bool, cosine: bool
-) -> Tensor:
-    import torch
-
-    device, count = queries.device, len(keywords)
-    inverse = torch.ones(count, device=device)  # [K] what a score is multiplied with
-    if cosine:
-        inverse = 1 / torch.linalg.vector_norm(keywords, dim=1).clamp(min=1e-12)
-    if cosine and not exact:
-        keywords, inverse = keywords * inverse[:, None], torch.ones_like(inverse)
-    width = max(1, (RANK_SCORES_CPU if device.type == "cpu" else RANK_SCORES) // RANK_QUERIES)
-    position = torch.arange(count, device=device)
-    rank = torch.zeros(len(target), dtype=torch.int64, device=device)
-    for low in range(0, len(target), RANK_QUERIES):
-        asked = queries[query[low : low + RANK_QUERIES]]  # [block, n]
-        place = target[low : low + RANK_QUERIES]  # [block]
-
-        def scores(block: slice, asked: Tensor = asked) -> Tensor:
-            return (asked @ keywords[block].T).mul_(inverse[block])  # [block, width]
-
-        blocks = [slice(start, min(start + width, count)) for start in range(0, count, width)]
-        # the target's score comes from the product of its own block, so that it equals itself to the bit
-        right = torch.empty(len(place), device=device)
-        owner = place // width  # [block] number of the block
-        for number in sorted(set(owner.tolist())):
-            rows = (owner == number).nonzero()[:, 0]
-            right[rows] = scores(blocks[number])[rows, place[rows] - number * width]
-        for block in blocks:
-            s, bar = scores(block), right[:, None]
-            ahead = (s > bar) | ((s == bar) & (position[block] < place[:, None]))
-            rank[low : low + RANK_QUERIES] += ahead.sum(dim=1)
-    return rank

@@ -110,12 +110,13 @@ def _table_of(given: Any) -> pa.Table:
         return pa.table({"text": list(rows)})
     if rows and all(isinstance(row, Mapping) for row in rows):
         return pa.Table.from_pylist(list(rows))
-    if rows and all(isinstance(row, (list, tuple)) and len(row) == len(rows[0]) for row in rows):
+    sizes = {len(row) if isinstance(row, (list, tuple)) else 0 for row in rows}
+    if sizes in ({2}, {3}):
         columns = zip(*rows, strict=True)
         return pa.table(dict(zip(("query", "keyword", "weight"), map(pa.array, columns), strict=False)))
     raise InputError(
         f"expected a path, a DataFrame, an Arrow table or a list of rows, got {type(given).__name__}",
-        hint="a list holds texts, (query, keyword) pairs or dicts",
+        hint="a list holds texts, (query, keyword) pairs, all or none of them with a weight, or dicts",
     )
 
 
@@ -129,7 +130,8 @@ def _open_file(path: Path) -> Source:
         if suffix in VECTOR_FORMATS:
             hint = "an index of vectors: rbegir index build VECTORS --out INDEX"
         raise InputError(f"the suffix of {path} is not that of a known format", hint=hint)
-    _check_readable(path)
+    if check_readable(path) in (b"\xff\xfe", b"\xfe\xff"):  # a byte order mark, as some spreadsheets write it
+        raise InputError(f"{path} is UTF-16, expected UTF-8", hint="convert it: iconv -f utf-16 -t utf-8")
     with reading(path):
         if suffix in (".parquet", ".pq"):
             from rbegir.read.parquet import ParquetSource
@@ -146,7 +148,8 @@ def _open_file(path: Path) -> Source:
         return JsonLinesSource(path)
 
 
-def _check_readable(path: Path) -> None:
+def check_readable(path: Path) -> bytes:
+    """Refuse what is no file, cannot be read or is empty; returns the first two bytes."""
     try:
         if path.is_dir():
             raise FileError(f"{path} is a directory, expected a file", hint="name one file inside it")
@@ -158,8 +161,7 @@ def _check_readable(path: Path) -> None:
         raise FileError(f"{path} cannot be read: {error.strerror}") from None
     if not start:
         raise InputError(f"{path} is empty", hint=EMPTY)
-    if start in (b"\xff\xfe", b"\xfe\xff"):  # a byte order mark, as some spreadsheets write it
-        raise InputError(f"{path} is UTF-16, expected UTF-8", hint="convert it: iconv -f utf-16 -t utf-8")
+    return start
 
 
 @contextmanager

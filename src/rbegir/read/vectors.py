@@ -27,7 +27,7 @@ from rbegir.errors import CorruptError, FileError, InputError
 from rbegir.read.pairs import Reading
 from rbegir.read.parquet import ParquetSource
 from rbegir.read.rows import Skipped
-from rbegir.read.source import FileRequest, attributes_of, reading, require_columns
+from rbegir.read.source import FileRequest, attributes_of, check_readable, reading, require_columns
 
 BLOCK_VALUES = 1 << 22  # in a batch: 16 MB of float32
 CHECKED_ROWS = 1 << 20  # whose dimensions are compared at a time
@@ -38,15 +38,15 @@ Array = npt.NDArray[Any]
 
 def map_vectors(path: str | os.PathLike[str]) -> Array:
     """The array of a .npy file, or the vectors [count, dims] of a .fvecs or .bvecs file, mapped."""
-    suffix = Path(path).suffix.lower()
-    return _map_vecs(Path(path), suffix) if suffix in (".fvecs", ".bvecs") else _map_npy(path)
+    path = Path(path)
+    check_readable(path)
+    suffix = path.suffix.lower()
+    return _map_vecs(path, suffix) if suffix in (".fvecs", ".bvecs") else _map_npy(path)
 
 
-def _map_npy(path: str | os.PathLike[str]) -> Array:
+def _map_npy(path: Path) -> Array:
     try:
         return np.lib.format.open_memmap(path, mode="r")
-    except FileNotFoundError as error:
-        raise FileError(f"there is no file {path}") from error
     except (OSError, ValueError, EOFError) as error:
         if zipfile.is_zipfile(path):
             raise FileError(
@@ -59,14 +59,7 @@ def _map_npy(path: str | os.PathLike[str]) -> Array:
 
 
 def _map_vecs(path: Path, suffix: str) -> Array:
-    try:
-        if not path.stat().st_size:
-            raise InputError(f"{path} is empty", hint="name a file that holds vectors")
-        whole = np.memmap(path, np.uint8, "r")
-    except FileNotFoundError as error:
-        raise FileError(f"there is no file {path}") from error
-    except OSError as error:
-        raise FileError(f"{path} cannot be read: {error.strerror or error}") from error
+    whole = np.memmap(path, np.uint8, "r")
     dims = int.from_bytes(whole[:HEADER].tobytes(), "little", signed=True)
     kind = np.dtype("<f4" if suffix == ".fvecs" else "u1")
     size = HEADER + dims * kind.itemsize
@@ -183,8 +176,7 @@ class VectorTable(VectorStream):
         super().__init__()
         if path.suffix.lower() not in (".parquet", ".pq"):
             raise InputError(f"{path} has no columns of vectors", hint="name a Parquet file")
-        if not path.is_file():
-            raise FileError(f"there is no file {path}")
+        check_readable(path)
         self.path, self._vector, self._id_type = path, vector_column, wanted.id_type
         with reading(path):
             self._source = ParquetSource(path)

@@ -119,7 +119,8 @@ def build(
     rng = np.random.default_rng(key)
     negatives = 0 if settings.negatives == "in_batch" else settings.negatives  # drawn; 0: all other keywords
     keys = rng.integers(0, 2**63, size=2)  # of the dropout on either side
-    weight = chunk.weight[pairs] / chunk.weight[pairs].sum()
+    weight = chunk.weight[pairs]
+    weight = (weight / weight.sum(dtype=np.float64)).astype(np.float32)  # a float32 sum could overflow
     if chunk.own is None:
         groups = group(chunk.query[pairs], chunk.keyword[pairs], negatives=negatives, rng=rng)
         rows: npt.NDArray[np.int64] = np.arange(len(pairs))

@@ -135,6 +135,7 @@ class Run:
         self.steps = sum(steps_in(size, settings.batch_size) for size in data.sizes)  # in an epoch
         self.position = state.Position()
         self.best: dict[str, Tensor] | None = None  # the best epoch's parameters unless they are the current
+        self._kept: dict[str, Tensor] = {}
         self._saved = self._began = self._shown = time.monotonic()
         self._loss_sum = self._loss = torch.zeros((), dtype=torch.float64, device=self.learner.device)
         self._seconds, self._pairs = 0.0, 0  # spent in and trained by the steps of this run
@@ -276,7 +277,9 @@ class Run:
         return {**self.learner.model.state_dict(), **beside}
 
     def _keep_parameters(self) -> None:
-        self.best = {name: value.detach().clone() for name, value in self._parameters().items()}
+        for name, value in self._parameters().items():  # into the same memory each time
+            self._kept.setdefault(name, torch.empty_like(value)).copy_(value.detach())
+        self.best = self._kept
 
     def _save(self, out: Path) -> None:
         best = None if self._current_is_best else self.best

@@ -120,6 +120,8 @@ def run(
     shape = config or replace(named_preset(preset), share_towers=settings.share_towers)
     settings = change(settings, share_towers=shape.share_towers)
     chosen = resolve_device(device)
+    if resume and out is None:
+        raise InputError("there is nothing to resume without out", hint="name the directory of the run")
     directory = None if out is None else Path(out)
     reader = partial(
         read_pairs,
@@ -129,8 +131,10 @@ def run(
         strict=strict,
     )
     finished = directory is not None and state.finished(directory, settings, resume=resume)
-    if directory is not None and finished and (has_reranker(directory) or not _reranks(directory, settings)):
-        return _result(directory)
+    if directory is not None and finished:
+        stored = checkpoint.Checkpoint(directory).config
+        if has_reranker(directory) or not _reranks(settings, stored):  # it was not stopped before that
+            return _result(directory)
     if teacher is not None and not (settings.guide and settings.teacher):
         raise InputError("a teacher needs a guide, which this recipe lacks", hint="use the default recipe")
     rank = join_processes(chosen)
@@ -145,8 +149,11 @@ def run(
     with reported(shown, "reading") as report:
         stream = pairs if pairs is None or isinstance(pairs, PairStream) else reader(pairs)
         if corpus is not None and not isinstance(corpus, TextStream):
-            corpus = read_texts(corpus, text_column=text_column)
+            corpus = read_texts(corpus, text_column=text_column, strict=strict)
         texts = None if corpus is None else corpus_texts(corpus)
+        if texts is not None and corpus.skipped:
+            say(f"corpus: {corpus.skipped}")
+        held = None if valid is None or valid is False else drawn(reader(valid).read_all())
         rows, clicked = _rows(stream, texts, settings.seed)
         asked = None
         if teacher is not None:
@@ -165,7 +172,7 @@ def run(
         if skipped:
             say(str(skipped))
         _check_trainable(data)
-        held = data.held_out if valid is None or valid is False else drawn(reader(valid).read_all())
+        held = data.held_out if valid is None else held
         validation = None if held is None else _validation(held, valid, report)
         settings = settings.for_pairs(data.pairs)
         valid_pairs = len(validation) if validation else 0
@@ -193,7 +200,7 @@ def run(
             about = {"pairs": data.pairs, "history": run.history, "best_epoch": run.best_epoch}
             guide = run.finish({"training": {**settings.to_dict(), **about}})
             recall: dict[str, dict[str, float]] = {}
-            reranked = settings.rerank and bool(guide) and _searchable(shape)
+            reranked = _reranks(settings, shape)
             if rank.number == 0 and (reranked or held is not None):
                 to_measure = PairStream.schema.empty_table() if held is None else held
                 searched = searched_texts(stream, texts, to_measure, settings.seed)
@@ -219,10 +226,11 @@ def run(
     return result
 
 
-def _searchable(shape: ModelConfig) -> bool:
-    """Whether keywords have codes that an index can hold."""
+def _reranks(settings: TrainConfig, shape: ModelConfig) -> bool:
+    """Whether a run fits a reranker: keywords must have codes that an index can hold."""
     planes = max(shape.query_planes, shape.keyword_planes)
-    return shape.keyword_planes != FLOAT and (shape.residual_weights or planes == 1)
+    searchable = shape.keyword_planes != FLOAT and (shape.residual_weights or planes == 1)
+    return settings.rerank and settings.guide > 0 and searchable
 
 
 def _tell(
@@ -327,31 +335,25 @@ def _rows(stream: PairStream | None, texts: pa.Array | None, seed: int) -> tuple
 
 def _check_trainable(data: TrainingData) -> None:
     """Refuse data that is too small to compare anything with anything."""
+    held = f" (pairs held out for validation: {data.held_pairs})" if data.held_pairs else ""
+    hint = f"give more pairs{', or train without validation (--no-valid)' if held else ''}"
     if data.pairs < 2:
-        held = f" and {data.held_pairs} held out" if data.held_pairs else ""
-        came = f"{data.pairs} pair{'' if data.pairs == 1 else 's'}{held}"
-        raise InputError(f"training needs at least 2 pairs, got {came}", hint="give more pairs")
+        pairs = "1 pair" if data.pairs else "none"
+        raise InputError(f"training needs at least 2 pairs, got {pairs}{held}", hint=hint)
     if not data.varied:
-        raise InputError("training needs at least 2 different keywords, got 1", hint="give more pairs")
+        raise InputError(f"training needs at least 2 different keywords, got 1{held}", hint=hint)
 
 
 def _validation(pairs: pa.Table, valid: Any, report: Report) -> Validation:
     """The validation on pairs that were held out, or that `valid` gave."""
-    distinct = len(pairs["keyword"].unique())
-    if distinct < 2:
-        what = "the pairs held out for validation" if valid is None else "the pairs for validation"
-        if isinstance(valid, (str, Path)):
-            what = f"the pairs of {valid}"
+    try:
+        return Validation(pairs, report)
+    except InputError as error:
+        what = "held out" if valid is None else f"of {valid}" if isinstance(valid, (str, Path)) else "given"
         raise InputError(
-            f"validation needs at least 2 different keywords, {what} have {distinct}",
+            f"the pairs {what} for validation are too few: {error.message}",
             hint="give more pairs, a file of validation pairs, or train without validation (--no-valid)",
-        )
-    return Validation(pairs, report)
-
-
-def _reranks(home: Path, settings: TrainConfig) -> bool:
-    """Whether the run that wrote this model asked for a reranker; it has none if it was stopped too early."""
-    return settings.rerank and settings.guide > 0 and _searchable(checkpoint.Checkpoint(home).config)
+        ) from None
 
 
 def _result(home: Path, **measured: Any) -> TrainResult:

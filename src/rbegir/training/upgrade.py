@@ -136,6 +136,7 @@ def upgrade(
     extra: dict[str, Any] = {"reads": names, "training": training}
     if keywords == "keep":
         extra["same_keywords"] = names
+    kept = {"old/old": measure(held_out, corpus, before)}  # before training, as it may refuse the corpus
     if path is not None and finished:
         model = Model.load(path)
     else:
@@ -184,7 +185,10 @@ def upgrade(
             run.remove_state()
             model = Model.load(run.home)
             _ = model.reranker  # is read before a temporary folder goes
-    return Upgrade(model, keywords, measure(before, model, held_out, corpus))
+    kept |= {"new/old": measure(held_out, corpus, model, before), "new/new": measure(held_out, corpus, model)}
+    if before.keyword_planes == model.keyword_planes:
+        kept["new/both"] = measure(held_out, corpus, model, Both(before, model))
+    return Upgrade(model, keywords, kept)
 
 
 def adopt(index: str | os.PathLike[str], model: Model) -> None:
@@ -220,30 +224,23 @@ def _share(progress: Progress) -> Report:
     return lambda done, total, line: progress(done / total, line)
 
 
-def measure(
-    old: Encoder, new: Encoder, pairs: pa.Table, corpus: pa.Array | Sequence[str]
-) -> dict[str, dict[str, float]]:
-    """AUC and recall of old queries on old codes, new ones on old codes, on new ones, and on half of each.
+def measure(pairs: pa.Table, corpus: pa.Array | Sequence[str], *sides: Any) -> dict[str, float]:
+    """AUC and recall of the queries of one encoder, on its own codes or on those of a second one."""
+    scorer = ModelScorer(*sides)
+    report = evaluate_model(scorer, pairs, corpus=corpus, bootstrap=0, progress=False).to_dict()
+    return {key: float(report[key]) for key in ("roc_auc", "recall@1", "recall@10", "recall@100")}  # type: ignore[arg-type]
 
-    Which half a keyword of "new/both" is in depends on a hash of its text. It is measured where both
-    generations have codes of the same shape.
-    """
 
-    class Both:
-        def encode_keywords(self, texts: list[str]) -> Codes:
-            newer = (positions(texts) * 1024 % 1 < 0.5)[None, :, None]  # [1, texts, 1]
-            planes = np.where(newer, new.encode_keywords(texts).planes, old.encode_keywords(texts).planes)
-            return Codes(planes, new.n)
+class Both:
+    """Keywords in the codes of either generation; a hash of its text decides which."""
 
-    cases: dict[str, Any] = {"old/old": (old,), "new/old": (new, old), "new/new": (new,)}
-    if old.keyword_planes == new.keyword_planes:
-        cases["new/both"] = (new, Both())
-    kept = {}
-    for name, sides in cases.items():
-        scorer = ModelScorer(*sides)
-        report = evaluate_model(scorer, pairs, corpus=corpus, bootstrap=0, progress=False).to_dict()
-        kept[name] = {key: float(report[key]) for key in ("roc_auc", "recall@1", "recall@10", "recall@100")}  # type: ignore[arg-type]
-    return kept
+    def __init__(self, old: Encoder, new: Encoder) -> None:
+        self._old, self._new = old, new
+
+    def encode_keywords(self, texts: list[str]) -> Codes:
+        newer = (positions(texts) * 1024 % 1 < 0.5)[None, :, None]  # [1, texts, 1]
+        new, old = self._new.encode_keywords(texts), self._old.encode_keywords(texts)
+        return Codes(np.where(newer, new.planes, old.planes), new.n)
 
 
 class StoredCodesLearner(Learner):

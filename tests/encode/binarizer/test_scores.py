@@ -356,7 +356,35 @@ def test_wrong_arguments_are_refused() -> None:
             rbegir.Binarizer(**params).fit(VECTORS)
     huge = VECTORS.astype(np.float64)
     huge[17] *= 1e25
-    with pytest.raises(
-        InputError, match=r"sum of squares of X holds NaN or infinity \(inf\), first in row 17"
-    ):
+    with pytest.raises(InputError, match=r"row 17 of X is longer than 1e\+15 .*divide all vectors"):
         fitted("ip").encode_keywords(huge)
+    with pytest.raises(InputError, match=r"vectors differ by less than 1e-15 .*multiply all vectors"):
+        rbegir.Binarizer(metric="l2").fit(VECTORS * np.float32(1e-30))
+    with pytest.raises(InputError, match=r"X is not an array \[count, dims\]: .*inhomogeneous"):
+        rbegir.Binarizer().fit([[1, 2], [3]])
+    for few in (VECTORS[:0], VECTORS[:1]):
+        with pytest.raises(InputError, match=f"y has n_samples={len(few)}, fitting needs at least 2 rows"):
+            rbegir.Binarizer().fit(VECTORS, few)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("what", ["zero", "constant", "repeated", "distant", "long", "short", "few and long"])
+def test_degenerate_vectors_have_right_scores(metric: str, what: str) -> None:
+    rows = np.random.default_rng(3).standard_normal((700, 16))
+    rows = {
+        "zero": rows * 0,
+        "constant": rows * 0 + 3,
+        "repeated": np.repeat(rows[:5], 140, axis=0),
+        "distant": rows + 1e4,  # all cosines are 1, and all products nearly equal
+        "long": rows * 1e14,
+        "short": rows * 1e-14,
+        "few and long": rows[:300] * 1e9,
+    }[what]
+    binarizer = rbegir.Binarizer(metric=metric, rounds=3, moves=20).fit(rows, progress=False)
+    values = binarizer.encode_queries(rows[::40]).values()
+    scores = binarizer.key_scores(values)(keys(values, binarizer.encode_keywords(rows)))
+    meant = np.zeros_like(scores) if what == "zero" else truth(metric, rows[::40], rows)
+    assert np.sqrt(np.mean((scores - meant) ** 2)) <= 0.05 * np.abs(meant).max()
+    interval = binarizer.expected["recall@10_interval"]
+    assert what.startswith("few") or 0 <= interval[0] <= interval[1] <= 1

@@ -158,7 +158,7 @@ def test_bad_arrays(tmp_path: Path) -> None:
     np.savez(tmp_path / "two.npz", a=np.ones(2), b=np.ones(2))
     with pytest.raises(FileError, match="holds several arrays, expected one"):
         import_npy(tmp_path / "two.npz", tmp_path / "x.rbe")
-    with pytest.raises(FileError, match="there is no file"):
+    with pytest.raises(FileError, match="does not exist"):
         import_npy(tmp_path / "nothing.npy", tmp_path / "x.rbe")
     np.save(tmp_path / "eight.npy", np.zeros((8, 2, 1), np.uint64))
     with pytest.raises(InputError, match="has 8 planes, keywords have 1 to 4"):

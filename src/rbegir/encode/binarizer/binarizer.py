@@ -179,22 +179,22 @@ class Binarizer:
     def fit(self, X: Any, y: Any = None, *, notify: Notify | None = None, progress: Progress = None) -> Self:
         """Learn from vectors [count, dims]; of a large or memory-mapped array a sample is read.
 
-        y may hold the vectors of queries, [any count, dims], for instance the one that belongs to each
+        y may hold the vectors of queries, [2 or more, dims], for instance the one that belongs to each
         row: what queries look like decides which errors count. Labels (one-dimensional) are ignored.
         `notify` is called with the share of the work that is done. Without it `progress` is called with that
         share and 1, False for none; by default a bar is shown in a terminal.
         """
         self._check_params()
         rows = as_rows(X, "X", self.dims)
-        if len(rows) < MIN_ROWS:
-            raise InputError(f"X has n_samples={len(rows)}, fitting needs at least {MIN_ROWS} rows")
         dims = int(rows.shape[1])
+        wanted = None if y is None or np.ndim(y) != 2 else as_rows(y, "y", dims)
+        for name, given in (("X", rows), ("y", wanted)):
+            if given is not None and len(given) < MIN_ROWS:
+                raise InputError(f"{name} has n_samples={len(given)}, fitting needs at least {MIN_ROWS} rows")
         bring = vectors.unit if self.metric == "cosine" else vectors.plain
         most = max(SAMPLE_VALUES // dims, MIN_ROWS)
         seen = sample(rows, most, self.seed, bring=bring)  # [rows, dims]
-        asked = None
-        if y is not None and np.ndim(y) == 2:
-            asked = sample(as_rows(y, "y", dims), most, self.seed, "y", bring)
+        asked = None if wanted is None else sample(wanted, most, self.seed, "y", bring)
         with reported(progress, "fitting codes") as report:
             best = self._best(seen, asked, notify or (lambda share: report(share, 1.0)))
         self._set(best.space_, best.shape_, best.learned_, best.scoring_)

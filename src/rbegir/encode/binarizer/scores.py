@@ -31,6 +31,7 @@ Keys = npt.NDArray[np.int64]
 TOP = 10
 GROUPS, DEEP = 16, 4 * TOP  # of keywords that are left out in turn, and how many hits are then known
 KNOTS, PER_KNOT, RANKS = 16, 40, 32
+SLOPES = 0.1, 10.0  # of the outer pieces of the map: where no estimate was seen, they are nearly right
 FAR = 1e6  # where the outer pieces of the map end, in spreads of the estimates
 NORMAL = 1.96  # standard deviations that 95 % of a normal distribution lie within
 LIMITS = {"cosine": (-1.0, 1.0), "ip": (-np.inf, np.inf), "l2": (-np.inf, 0.0)}
@@ -51,7 +52,7 @@ class Scoring(NamedTuple):
         asked = product(values.astype(np.float32), self.recover)  # [Q, dims], sums in one order everywhere
         length = np.maximum(lengths(asked), np.float32(1e-30)).astype(np.float64)
         offset = product(asked, centre[:, None])[:, 0] / length
-        slope = np.sqrt(norms) / length
+        slope = np.where(asked.any(axis=1), np.sqrt(norms) / length, 0.0)
         if space.metric == "l2":
             bend, last = float(space.bend), asked[:, -1] / length
             across = np.sqrt(np.maximum(1 - last**2, 0))  # across : last = ‖d‖ : 1 − κ‖d‖²
@@ -64,13 +65,15 @@ class Scoring(NamedTuple):
             offset, slope = offset * space.scale, slope * space.scale
         low, high = LIMITS[space.metric] if bounded else (-np.inf, np.inf)
         inputs, outputs = self.knots.astype(np.float64)
-        rises = np.diff(outputs) / np.diff(inputs)
+        width = np.diff(inputs)  # 0 where many estimates are equal
+        rises = np.divide(np.diff(outputs), width, out=np.zeros_like(width), where=width > 0)
+        most = np.append(outputs[1:-1], np.inf)
 
         def scores(order_keys: Keys) -> Doubles:
             met = offset[:, None] + slope[:, None] * cosine(order_keys, norms)
             piece = np.clip(np.searchsorted(inputs, met, "right") - 1, 0, len(rises) - 1)
             score = outputs[piece] + rises[piece] * (met - inputs[piece])
-            score = np.minimum(score, outputs[piece + 1])  # rounding: a score never falls as a key rises
+            score = np.minimum(score, most[piece])  # rounding: a score never falls as a key rises
             return np.asarray(np.clip(score, low, high))
 
         return scores
@@ -91,8 +94,8 @@ def uncalibrated(query: Floats, asked: Floats, values: npt.NDArray[np.int16]) ->
     spread = a.T @ moment @ a
     spread[np.diag_indices(len(spread))] += noise + 1e-9 * np.trace(spread) / len(spread) + 1e-30
     recover = np.linalg.solve(spread, a.T @ moment)  # [n, dims]
-    line = np.full((2, 2), FAR, np.float32) * np.asarray([-1, 1], np.float32)
-    return Scoring(recover.astype(np.float32), line, np.full(7, np.nan, np.float32))
+    same = np.asarray([[0, 1], [0, 1]], np.float32)  # a score is its estimate
+    return Scoring(recover.astype(np.float32), same, np.full(7, np.nan, np.float32))
 
 
 def calibrated(
@@ -129,7 +132,7 @@ def calibrated(
         *(of_queries(group) for group in (GROUPS, *range(GROUPS))), strict=True
     )  # GROUPS: all are there
     error, recall = (interval(whole, np.mean(parts, axis=1)) for whole, *parts in drawn)
-    error = np.sqrt(np.maximum(error, 0))
+    error, recall = np.sqrt(np.maximum(error, 0)), np.clip(recall, 0, 1)
     measured = np.concatenate([error, recall, [order.shape[1]]])
     both = (np.concatenate(pair) for pair in zip(*halves, strict=True))
     return plain._replace(knots=knots(*both), measured=measured.astype(np.float32))
@@ -142,7 +145,7 @@ def knots(estimate: Doubles, truth: Doubles) -> Floats:
     inputs, outputs = (np.asarray([array[group].mean() for group in groups]) for array in (estimate, truth))
     outputs = np.maximum.accumulate(outputs)
     spread = max(float(np.std(estimate)), 1e-30)
-    slope = max(np.mean((estimate - estimate.mean()) * truth) / spread**2, 0.1)
+    slope = np.clip(np.mean((estimate - estimate.mean()) * truth) / spread**2, *SLOPES)
     low, high = inputs[0] - FAR * spread, inputs[-1] + FAR * spread
     before, after = outputs[0] + slope * (low - inputs[0]), outputs[-1] + slope * (high - inputs[-1])
     return np.asarray([[low, *inputs, high], [before, *outputs, after]]).astype(np.float32)

@@ -39,6 +39,7 @@ BLOCK_VALUES = 1 << 22  # values in a block of rows: 16 MB of float32, near a ca
 Floats = npt.NDArray[np.float32]
 BFLOAT16 = "bfloat16"
 METRICS = ("cosine", "ip", "l2")
+SHORTEST, LONGEST = 1e-15, 1e15  # vectors of ip and l2, so that products of their squares are float32 numbers
 
 
 def as_rows(X: Any, name: str = "X", dims: int | None = None) -> Any:
@@ -48,7 +49,10 @@ def as_rows(X: Any, name: str = "X", dims: int | None = None) -> Any:
         X = (X.float() if BFLOAT16 in str(X.dtype) else X).numpy()
     if hasattr(X, "toarray"):
         raise InputError(f"{name} is sparse, dense vectors are needed", hint=f"pass {name}.toarray()")
-    rows = X if isinstance(X, np.ndarray) else np.asarray(X)
+    try:
+        rows = X if isinstance(X, np.ndarray) else np.asarray(X)
+    except ValueError as error:
+        raise InputError(f"{name} is not an array [count, dims]: {error}") from error
     if rows.dtype == object:
         try:
             rows = rows.astype(np.float64)
@@ -93,11 +97,16 @@ def unit(block: Any, name: str, start: int = 0) -> Floats:
 
 
 def plain(block: Any, name: str, start: int = 0) -> Floats:
-    """Rows as float32 of their own lengths, whose squares must be finite."""
+    """Rows as float32 of their own lengths, at most LONGEST."""
     with np.errstate(over="ignore"):
         rows: Floats = np.asarray(block).astype(np.float32)
         _refuse_infinite(rows, name, start)
-        _refuse_infinite(dots(rows, rows)[:, None], f"the sum of squares of {name}", start)
+        long = dots(rows, rows) > LONGEST**2
+    if long.any():
+        raise InputError(
+            f"row {start + int(np.argmax(long))} of {name} is longer than {LONGEST:g}",
+            hint="divide all vectors by the same number",
+        )
     return rows
 
 
@@ -136,6 +145,11 @@ class Space(NamedTuple):
             shift = rows.mean(axis=0, dtype=np.float64).astype(np.float32)
         if metric != "cosine":
             scale = float(np.sqrt(np.mean(dots(rows - shift, rows - shift), dtype=np.float64)))
+            if scale < SHORTEST and (rows != shift).any():
+                raise InputError(
+                    f"the vectors differ by less than {SHORTEST:g}",
+                    hint="multiply all vectors by the same number",
+                )
         return cls(metric, shift, np.float32(scale or 1), np.float32(bend))
 
     @property

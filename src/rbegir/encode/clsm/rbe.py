@@ -80,13 +80,11 @@ class RBE(nn.Module):
         return binarize(x, self.estimator, training=self.training, slope=self.slope, draw=self.draw)
 
 
-def rbe_layers(
-    width: int, n: int, planes: int, *, estimator: Estimator = "straight_through_variant", bias: bool = True
-) -> RBE:
+def rbe_layers(width: int, n: int, planes: int, *, estimator: Estimator = "straight_through_variant") -> RBE:
     """RBE layers for vectors of `width` numbers."""
     whole_number("width", width)
     whole_number("planes", planes, 1, MAX_PLANES)
-    return RBE(ModelConfig(n=n, conv=width, estimator=estimator, bias=bias), planes)
+    return RBE(ModelConfig(n=n, conv=width, estimator=estimator), planes)
 
 
 def prefixes(embedding: Embedding) -> list[Tensor]:

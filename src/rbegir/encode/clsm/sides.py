@@ -105,8 +105,6 @@ class NativeSide:
 
 
 def _blocks(texts: TextInput) -> Iterator[tuple[int, _core.Texts]]:
-    if isinstance(texts, np.ndarray):
-        texts = texts.tolist()
     for start in range(0, len(texts), BLOCK):
         arm()
         yield start, text_views(texts[start : start + BLOCK], start)

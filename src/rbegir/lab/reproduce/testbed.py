@@ -1,7 +1,7 @@
 """Measures models on one dataset.
 
     log loss, ROC AUC    sample groups of the test pairs, 10 random negatives each (see `evaluate.groups`)
-    recall@k             the rank of each test pair's title among all titles, exact (see `evaluate.retrieval`)
+    recall@k             the rank of each test pair's title among all titles, exact (see `ranks`)
     labels               ROC AUC over judged pairs, by slice: at least fair, and at least good
 
 Studies measure more than accuracy. Each row names the studies that it needs:
@@ -40,12 +40,13 @@ from rbegir.encode.clsm.twotower import TwoTower, unit
 from rbegir.evaluate.evaluator import evaluate_labels, evaluate_model
 from rbegir.evaluate.groups import SampleGroups, distinct
 from rbegir.evaluate.metrics import Measure, measure_mean
-from rbegir.evaluate.retrieval import CUTOFFS, Targets, ranks
+from rbegir.evaluate.retrieval import CUTOFFS, Targets
 from rbegir.evaluate.scorers import Progress, Scorer
 from rbegir.lab.bench.host import milliseconds
 from rbegir.lab.bench.quantizers import Floats, Ids, top
 from rbegir.lab.figures import Json
 from rbegir.lab.reproduce.dataset import Dataset, headline, sample_rows
+from rbegir.lab.reproduce.ranks import ranks
 from rbegir.search.backend import Partition
 from rbegir.search.cpu import CpuBackend
 from rbegir.search.partition import recall_of
