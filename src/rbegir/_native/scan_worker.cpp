@@ -58,14 +58,14 @@ void Worker::set_limits(size_t q) {
 }
 
 // After hits of query q: what this thread has proven goes to the others, and the other way round.
-void Worker::exchange_thresholds(size_t q, int64_t before, int64_t front) {
+void Worker::exchange_thresholds(size_t q, int64_t before) {
     std::atomic<int64_t> &shared = state_.thresholds[q];
     int64_t theirs = shared.load(std::memory_order_relaxed);
     const int64_t ours = best_[q].proven();
     while (theirs < ours && !shared.compare_exchange_weak(theirs, ours, std::memory_order_relaxed)) {
     }
     best_[q].raise(theirs);
-    best_[q].advance(front);
+    best_[q].advance();
     if (best_[q].threshold() > before) set_limits(q);
 }
 
@@ -117,7 +117,7 @@ void Worker::scan_in_place(const Partition &partition, const Span &span) {
             score(q, partition.group(state_.shape, span.first), lanes, [=](int lane) { return start + lane; });
         else
             filter_in_place(q, partition, span.first, span.groups);
-        exchange_thresholds(q, before, start);
+        exchange_thresholds(q, before);
     }
 }
 
@@ -232,7 +232,7 @@ void Worker::flush_slots() {
             : kind_ == DOT                 ? score_multiplied(q, candidates)
                                            : score_filtered(q, candidates);
         if (hit || state_.thresholds[q].load(std::memory_order_relaxed) > before)
-            exchange_thresholds(q, before, slots_[0].first);
+            exchange_thresholds(q, before);
     }
     flushed_ += slots_.size();
     slots_.clear();

@@ -54,7 +54,7 @@ class Worker {
     };
 
     void set_limits(size_t q);
-    void exchange_thresholds(size_t q, int64_t before, int64_t front);
+    void exchange_thresholds(size_t q, int64_t before);
     void add(size_t q, int64_t deficit, int32_t cls, int64_t position);
     template <class Position>
     void score(size_t q, Group group, uint64_t lanes, const Position &position);
