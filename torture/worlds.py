@@ -186,7 +186,7 @@ class Still:
         self.n = n or 64 * int(rng.choice((1, int(rng.integers(1, 17)))))
         self.planes = planes or int(rng.integers(1, 5))
         sizes = (TINY, MEDIUM, LARGE, SHARED if self.n == 64 else LARGE)
-        self.count = count or int(rng.choice(sizes[rng.choice(4, p=(0.1, 0.7, 0.18, 0.02))]))
+        self.count = count or int(rng.choice(sizes[rng.choice(4, p=(0.1, 0.65, 0.18, 0.07))]))
         if self.count > 2 * SMALL:  # threads share batches of some size only
             work *= 8
         size = self.count * self.planes * (self.n // 64)
@@ -291,8 +291,11 @@ class Still:
         cuts = np.sort(self.rng.integers(0, self.count + 1, self.rng.choice((0, 0, 1, 2))))
         if self.order in ("best sampled", "best not sampled"):
             cuts = cuts[:0]  # the sample is that of one partition
-        keep = self.rng.choice((1.0, 1.0, 0.5, 0.05))
-        passes = self.rng.random(self.count) < keep
+        keep = self.rng.choice((1.0, 1.0, 0.5, 0.05, 0.0))
+        share = np.full(groups(self.count), keep)
+        if keep == 0.0:  # groups of which much passes beside groups of which little does
+            share = self.rng.choice((0.0, 0.02, 0.3, 0.9), len(share))
+        passes = self.rng.random(self.count) < np.repeat(share, GROUP)[: self.count]
         parts = []
         for first, end in zip((0, *cuts), (*cuts, self.count), strict=True):
             mask = None if keep == 1.0 else masks.from_bools(passes[first:end])
