@@ -49,6 +49,7 @@ void maxsim(const std::vector<nb::tuple> &parts, Array<const int16_t, 2> values,
         throw nb::value_error("starts must be [items + 1], ascending within order; scores and first [items]");
     std::vector<floats::MaxSimPart> listed;
     for (const nb::tuple &part : parts) {  // the list keeps the buffers alive; a converted copy would not
+        if (part.size() != 4) throw nb::value_error("a part must have four entries");
         const auto packed = nb::cast<Array<const uint8_t, 1>>(part[0], false);
         const auto count = nb::cast<int64_t>(part[1]), at = nb::cast<int64_t>(part[3]);
         const size_t groups = (static_cast<size_t>(count) + 63) / 64;

@@ -35,7 +35,8 @@ nb::tuple keys_and_positions(Found &&found, size_t queries) {
                           to_numpy(std::move(found.positions), queries, found.k));
 }
 
-// What every call gets: list of (packed, count, mask or None, a mask or None per filter), int16 [queries, n], planes, threads, kernel.
+// What every call gets: list of (packed, count, mask or None, a mask or None per filter), int16 [queries, n], planes,
+// threads, kernel.
 struct Call {
     Shape shape;
     const Kernel &kernel;
@@ -50,6 +51,7 @@ struct Call {
             throw std::invalid_argument("n, planes or threads out of range");
         // The list keeps the buffers alive; a converted copy would not live long enough.
         for (const nb::tuple &part : parts) {
+            if (part.size() != 4) throw std::invalid_argument("a partition must have four entries");
             const auto packed = nb::cast<Array<const uint8_t, 1>>(part[0], false);
             Partition partition{packed.data(), nb::cast<size_t>(part[1]), nullptr, keywords, {}};
             if (packed.shape(0) / (planes * shape.plane_bytes()) < partition.groups())
@@ -72,8 +74,8 @@ struct Call {
 };
 
 // `limits` is None or int64 [queries, 4]: floor, key and position of the hit before, filter.
-nb::tuple bound_search(const std::vector<nb::tuple> &parts, Array<const int16_t, 2> values, size_t k, nb::object limits,
-                       int planes, int threads, const std::string &isa) {
+nb::tuple bound_search(const std::vector<nb::tuple> &parts, Array<const int16_t, 2> values, size_t k,
+                       nb::object limits, int planes, int threads, const std::string &isa) {
     const Call call(parts, values, planes, threads, isa);
     const size_t queries = values.shape(0);
     std::vector<Limit> limited(queries, NO_LIMIT);
@@ -95,8 +97,8 @@ nb::tuple bound_search(const std::vector<nb::tuple> &parts, Array<const int16_t,
     return keys_and_positions(std::move(found), queries);
 }
 
-nb::tuple bound_rescore(const std::vector<nb::tuple> &parts, Array<const int16_t, 2> values, Array<const int64_t, 2> among,
-                        size_t k, int planes, int threads, const std::string &isa) {
+nb::tuple bound_rescore(const std::vector<nb::tuple> &parts, Array<const int16_t, 2> values,
+                        Array<const int64_t, 2> among, size_t k, int planes, int threads, const std::string &isa) {
     const Call call(parts, values, planes, threads, isa);
     const size_t queries = values.shape(0), count = among.shape(1);
     const int64_t *positions = among.data();
