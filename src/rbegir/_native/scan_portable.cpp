@@ -32,7 +32,7 @@ uint64_t within_limit(const Shape &shape, const Lut &lut, Group group, const uin
     uint64_t lanes = 0;
     for (int lane = 0; lane < GROUP; ++lane) {
         const uint32_t limit = lut.limit_low[bins[lane]] | static_cast<uint32_t>(lut.limit_high[bins[lane]]) << 8;
-        lanes |= static_cast<uint64_t>(deficit[lane] <= limit || limit == 0xffff) << lane;
+        lanes |= static_cast<uint64_t>(deficit[lane] <= limit) << lane;
     }
     return lanes;
 }

@@ -58,9 +58,7 @@ class Worker {
     void add(size_t q, int64_t deficit, int32_t cls, int64_t position);
     template <class Position>
     void score(size_t q, Group group, uint64_t lanes, const Position &position);
-    void score_events(size_t q, const Event *events, int count);
     bool score_filtered(size_t q, const uint64_t *candidates);
-    bool score_multiplied(size_t q, const uint64_t *candidates);
     bool score_each(size_t q, const uint64_t *candidates);
     void filter_in_place(size_t q, const Partition &partition, size_t first, size_t groups);
     void scan_in_place(const Partition &partition, const Span &span);
