@@ -92,8 +92,8 @@ MUTANTS = {
     ),
     "groups behind the last stream left out": Mutant(
         "scan_exact.hpp",
-        "for (unsigned i = 0; i < all; ++i)",
-        "for (unsigned i = 0; i < (part ? 4 * part : all); ++i)",
+        "for (size_t i = 0; i < all; ++i)",
+        "for (size_t i = 0; i < (part ? 4 * part : all); ++i)",
     ),
     "no proof by count": Mutant(
         "scan_search.cpp",

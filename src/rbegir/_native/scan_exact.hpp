@@ -154,16 +154,16 @@ inline uint8_t *copy_rows(const Shape &shape, Group group, uint8_t *to) {
 template <class Lanes>
 RBEGIR_INLINE int filter_where_they_lie(const Shape &shape, Group first, int groups, const uint64_t *candidates,
                                         Event *out, uint8_t *rows, const Lanes &lanes_of) {
-    constexpr unsigned STREAMS = 4, ENOUGH = 512;
-    const unsigned all = static_cast<unsigned>(groups), part = all < ENOUGH ? 0 : all / STREAMS;
+    constexpr size_t STREAMS = 4, ENOUGH = 512;
+    const size_t all = static_cast<size_t>(groups), part = all < ENOUGH ? 0 : all / STREAMS;
     int events = 0;
-    for (unsigned i = 0; i < all; ++i) {
-        const unsigned g = i < STREAMS * part ? i % STREAMS * part + i / STREAMS : i;
+    for (size_t i = 0; i < all; ++i) {
+        const size_t g = i < STREAMS * part ? i % STREAMS * part + i / STREAMS : i;
         const Group group{first.data + g * shape.plane_bytes(), first.stride};
         uint64_t lanes = lanes_of(group);
         if (candidates) lanes &= candidates[g];
         if (__builtin_expect(lanes != 0, 0)) {
-            out[events++] = {g, lanes};
+            out[events++] = {static_cast<uint32_t>(g), lanes};
             rows = copy_rows(shape, group, rows);
         }
     }
