@@ -75,6 +75,26 @@ MUTANTS = {
     "ties in the order in which they come": Mutant(
         "scan_best.hpp", "a.key > b.key : a.position < b.position", "a.key > b.key : a.position > b.position"
     ),
+    "keywords behind a gathered one before it": Mutant(
+        "scan_worker.cpp", "expand_gathered();  // first, so that positions come in ascending order", ""
+    ),
+    "ties with what another thread found lost": Mutant(
+        "scan_best.hpp", "std::max(proven_, last_.key);", "std::max(proven_, last_.key + 1);"
+    ),
+    "the last bin as wide as the others": Mutant(
+        "scan_query.cpp", "const int last = bin == bins - 1 ? shape_.max_class() : ", "const int last = "
+    ),
+    "the last bin of products wraps round": Mutant(
+        "scan_dot.hpp", "group, 0, shift, DOT_BINS)", "group, 0, shift, DOT_BINS + 1)"
+    ),
+    "sums of 16 bits compared with their signs": Mutant(
+        "scan_avx512bw.hpp", "_mm512_cmple_epu16_mask(odd", "_mm512_cmple_epi16_mask(odd"
+    ),
+    "groups behind the last stream left out": Mutant(
+        "scan_exact.hpp",
+        "for (size_t i = 0; i < all; ++i)",
+        "for (size_t i = 0; i < (part ? 4 * part : all); ++i)",
+    ),
     "no proof by count": Mutant(
         "scan_search.cpp",
         "if (found[i].size() < k && thresholds[i] > asked[i]->limit().floor) still_open",

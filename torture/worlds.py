@@ -52,6 +52,7 @@ TINY = (1, 2, GROUP - 1, GROUP, GROUP + 1, 200)
 MEDIUM = (500, 700, BLOCK - 1, BLOCK, BLOCK + 1)  # enough to raise the threshold for small k
 LARGE = (SMALL - 1, SMALL, SMALL + 1, SMALL + GROUP + 1, 2 * SMALL)  # around what is sampled first
 SHARED = (2 * TASK + 1, 3 * TASK + 17)  # several tasks, for several threads
+STREAMED = 8 * 515 * GROUP - 7  # few queries: a task reads groups from several places in turn, and a rest
 BATCHES = (1, RAW_QUERIES, RAW_QUERIES + 1, SHARE, SHARE + 1, QUERY_TILE - 1, QUERY_TILE, QUERY_TILE + 1)
 KEYWORDS = ("random", "near", "opposite", "one bit", "few", "encoded")
 ENCODED_N = 256  # the largest n for which codes are learned, which takes long
@@ -185,8 +186,8 @@ class Still:
         self.rng = rng
         self.n = n or 64 * int(rng.choice((1, int(rng.integers(1, 17)))))
         self.planes = planes or int(rng.integers(1, 5))
-        sizes = (TINY, MEDIUM, LARGE, SHARED if self.n == 64 else LARGE)
-        self.count = count or int(rng.choice(sizes[rng.choice(4, p=(0.1, 0.7, 0.18, 0.02))]))
+        sizes = (TINY, MEDIUM, LARGE, (*SHARED, STREAMED) if self.n == 64 else LARGE)
+        self.count = count or int(rng.choice(sizes[rng.choice(4, p=(0.1, 0.65, 0.18, 0.07))]))
         if self.count > 2 * SMALL:  # threads share batches of some size only
             work *= 8
         size = self.count * self.planes * (self.n // 64)
@@ -217,7 +218,7 @@ class Still:
         for _ in range(asks):
             parts, wanted = self._partitions()
             k: int | None = self._k(wanted.shape[1])
-            batch = int(self.rng.choice(BATCHES))
+            batch = int(self.rng.choice(BATCHES if self.count < STREAMED else (1, RAW_QUERIES)))
             limits, rows, asked = None, list(wanted), ""
             if wanted.shape[1] and self.rng.random() < 0.5:
                 parts, limits, rows, asked = self._limited(parts, wanted)
@@ -291,8 +292,11 @@ class Still:
         cuts = np.sort(self.rng.integers(0, self.count + 1, self.rng.choice((0, 0, 1, 2))))
         if self.order in ("best sampled", "best not sampled"):
             cuts = cuts[:0]  # the sample is that of one partition
-        keep = self.rng.choice((1.0, 1.0, 0.5, 0.05))
-        passes = self.rng.random(self.count) < keep
+        keep = self.rng.choice((1.0, 1.0, 0.5, 0.05, 0.0))
+        share = np.full(groups(self.count), keep)
+        if keep == 0.0:  # groups of which much passes beside groups of which little does
+            share = self.rng.choice((0.0, 0.02, 0.3, 0.9), len(share))
+        passes = self.rng.random(self.count) < np.repeat(share, GROUP)[: self.count]
         parts = []
         for first, end in zip((0, *cuts), (*cuts, self.count), strict=True):
             mask = None if keep == 1.0 else masks.from_bools(passes[first:end])

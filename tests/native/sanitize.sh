@@ -51,7 +51,7 @@ declare -A threaded=(
     [scan_search]="tests/search/test_cpu.py::test_large_enough_to_sample
         tests/search/test_cpu.py::test_threads_share_batches_of_wide_queries
         tests/search/test_limits.py::test_filters_that_pass_few_beside_filters_that_pass_much"
-    [scan_bandwidth]="tests/lab/bench/test_bench_scan.py::test_read_sum_reads_everything"
+    [scan]="tests/lab/bench/test_bench_scan.py::test_read_sum_reads_everything"
 )
 # Left out: thousands of small searches, work that is torch's or Python's, and a limit on memory that the sanitisers exceed.
 left_out="not torch and not sizes and not norms and not anything and not many_results"

@@ -77,6 +77,16 @@ def test_refuses_types(change: dict) -> None:
         call(**change)
 
 
+@pytest.mark.parametrize("part", [(), (np.zeros(1024, np.uint8), 64, None)])
+def test_refuses_partitions_of_the_wrong_length(part: tuple) -> None:
+    values, shared = np.zeros((1, 64), np.int16), {"planes": 2, "threads": 1, "isa": "portable"}
+    with pytest.raises(ValueError, match="a partition must have four entries"):
+        _core.scan_search([part], values, 1, None, **shared)
+    scores, firsts = np.zeros(0), np.zeros(0, np.int64)
+    with pytest.raises(ValueError, match="a part must have four entries"):
+        _core.maxsim([part], values, firsts, np.zeros(1, np.int64), scores, firsts, **shared)
+
+
 def test_read_sum_refuses() -> None:
     with pytest.raises(ValueError, match="threads and streams must be positive"):
         _core.read_sum(np.zeros(256, np.uint8), 0)

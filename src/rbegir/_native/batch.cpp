@@ -3,9 +3,6 @@
 // A batch is cut anew for every step, so this runs as often as the training step itself. The distinct words of
 // a batch are found with a bitmap over all words of the chunk: setting bits removes duplicates, and a running
 // count of bits numbers the words in ascending order, without sorting and without a table as large as the chunk.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
-
 #include <algorithm>
 #include <bit>
 #include <cstdint>
@@ -13,19 +10,16 @@
 #include <string>
 #include <vector>
 
+#include "arrays.hpp"
+
 namespace nb = nanobind;
 
 namespace {
 
-using Ints = nb::ndarray<const int32_t, nb::numpy, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Longs = nb::ndarray<const int64_t, nb::numpy, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using rbegir::Array, rbegir::to_numpy;
+using Ints = Array<const int32_t, 1>;
+using Longs = Array<const int64_t, 1>;
 using Vector = std::vector<int32_t>;
-
-nb::object to_numpy(Vector &&values) {
-    auto *owned = new Vector(std::move(values));
-    nb::capsule owner(owned, [](void *p) noexcept { delete static_cast<Vector *>(p); });
-    return nb::cast(nb::ndarray<nb::numpy, int32_t, nb::ndim<1>>(owned->data(), {owned->size()}, owner));
-}
 
 // SplitMix64 of key and counter, as a number in [0, 1)
 double uniform(uint64_t key, uint64_t counter) {

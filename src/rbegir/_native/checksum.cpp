@@ -1,13 +1,12 @@
 // The bindings of CRC-32C (checksum.hpp).
 #include "checksum.hpp"
 
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
-
 #include <algorithm>
-#include <memory>
+
+#include "arrays.hpp"
 
 namespace nb = nanobind;
+using rbegir::Array, rbegir::to_numpy;
 using namespace rbegir::crc;
 
 namespace {
@@ -35,10 +34,7 @@ uint32_t crc32c(nb::handle buffer, uint32_t start, bool portable) {
     return checksum(update, start, bytes.data(), bytes.size());
 }
 
-using Indices = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Sums = nb::ndarray<nb::numpy, uint32_t, nb::ndim<1>>;
-
-Sums crc32c_blocks(nb::handle buffer, size_t block, Indices indices) {
+nb::object crc32c_blocks(nb::handle buffer, size_t block, Array<const int64_t, 1> indices) {
     const Bytes bytes(buffer);
     if (!block) throw nb::value_error("block must be positive");
     const size_t count = indices.shape(0), blocks = (bytes.size() + block - 1) / block;
@@ -54,9 +50,7 @@ Sums crc32c_blocks(nb::handle buffer, size_t block, Indices indices) {
             sums[i] = checksum(update, 0, bytes.data() + from, std::min(block, bytes.size() - from));
         }
     }
-    uint32_t *raw = sums.release();
-    nb::capsule owner(raw, [](void *p) noexcept { delete[] static_cast<uint32_t *>(p); });
-    return Sums(raw, {count}, owner);
+    return to_numpy(std::move(sums), count);
 }
 
 }  // namespace

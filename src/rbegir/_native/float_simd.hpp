@@ -13,8 +13,7 @@
 #include <cstring>
 
 #include "float_kernels.hpp"
-
-#define RBEGIR_INLINE inline __attribute__((always_inline))
+#include "norm_class.hpp"
 
 namespace rbegir::floats {
 

@@ -5,13 +5,10 @@
 //
 // FNV-1a alone leaves the high bits of short strings poor; the finaliser spreads them. Collisions, even chosen
 // ones, cost time and nothing else: whoever looks up an id compares the id itself.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
-
-#include <cstdint>
-#include <memory>
+#include "arrays.hpp"
 
 namespace nb = nanobind;
+using rbegir::Array, rbegir::to_numpy;
 
 namespace {
 
@@ -23,11 +20,7 @@ uint64_t hash(const uint8_t *from, const uint8_t *to) {
     return h ^ h >> 33;
 }
 
-using Offsets = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Data = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Hashes = nb::ndarray<nb::numpy, uint64_t, nb::ndim<1>>;
-
-Hashes hash_strings(Offsets offsets, Data data) {
+nb::object hash_strings(Array<const int64_t, 1> offsets, Array<const uint8_t, 1> data) {
     if (!offsets.shape(0)) throw nb::value_error("offsets must hold at least one number");
     const size_t count = offsets.shape(0) - 1;
     const int64_t *at = offsets.data();
@@ -39,9 +32,7 @@ Hashes hash_strings(Offsets offsets, Data data) {
         nb::gil_scoped_release release;
         for (size_t i = 0; i < count; ++i) hashes[i] = hash(data.data() + at[i], data.data() + at[i + 1]);
     }
-    uint64_t *raw = hashes.release();
-    nb::capsule owner(raw, [](void *p) noexcept { delete[] static_cast<uint64_t *>(p); });
-    return Hashes(raw, {count}, owner);
+    return to_numpy(std::move(hashes), count);
 }
 
 }  // namespace

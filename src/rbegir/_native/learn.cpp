@@ -1,14 +1,12 @@
 // What a CPU runs natively of a training step: the maximum over windows, its gradient, and the update of the rows of a
 // gram table. Each is one pass over memory where tensor operations need several.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <stdexcept>
 #include <vector>
 
+#include "arrays.hpp"
 #include "parallel.hpp"
 
 namespace nb = nanobind;
@@ -16,8 +14,7 @@ using namespace nb::literals;
 
 namespace {
 
-template <class T, size_t Dims>
-using Array = nb::ndarray<T, nb::ndim<Dims>, nb::c_contig, nb::device::cpu>;
+using rbegir::Array;
 using Ints = Array<const int32_t, 1>;
 
 void expect(bool good, const char *what) {

@@ -13,9 +13,7 @@ namespace spelling {
 
 namespace {
 
-using Mask = nb::ndarray<const uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Rows = nb::ndarray<int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using Scores = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using rbegir::Array;
 
 // Lists of numbers end to end: list i is items[ends[i − 1] … ends[i]).
 struct Lists {
@@ -80,7 +78,8 @@ public:
 
     // The best texts of each query: rows [queries, limit] in the order (score descending, row ascending), −1 where no
     // further text shares a word with the query.
-    void search(const Texts &queries, std::optional<Mask> mask, Rows rows, Scores scores, size_t threads) const {
+    void search(const Texts &queries, std::optional<Array<const uint64_t, 1>> mask, Array<int64_t, 2> rows,
+                Array<float, 2> scores, size_t threads) const {
         size_t limit = rows.shape(1), groups = (size() + 63) / 64;
         if (rows.shape(0) != queries.size() || scores.shape(0) != queries.size() || scores.shape(1) != limit ||
             (mask && mask->shape(0) < groups))

@@ -1,25 +1,23 @@
 // Sets of positions as bits (base/masks.py), many of them in one pass.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
 #include <vector>
 
+#include "arrays.hpp"
+
 namespace nb = nanobind;
 using namespace nb::literals;
+using rbegir::Array;
 
 namespace {
 
-using Numbers = nb::ndarray<const int32_t, nb::numpy, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Mask = nb::ndarray<uint64_t, nb::numpy, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
 // Adds position start + i to the mask that numbers[i] says; −1: to none.
-void divide(Numbers numbers, size_t start, const std::vector<nb::object> &masks) {
+void divide(Array<const int32_t, 1> numbers, size_t start, const std::vector<nb::object> &masks) {
     const size_t count = numbers.shape(0);
     std::vector<uint64_t *> words;
     for (const nb::object &given : masks) {
-        const auto mask = nb::cast<Mask>(given, false);  // a converted copy would be filled, and thrown away
+        const auto mask = nb::cast<Array<uint64_t, 1>>(given, false);  // not a copy, which would be thrown away
         if (start > 64 * mask.shape(0) || count > 64 * mask.shape(0) - start)
             throw nb::value_error("a mask is too small for the positions");
         words.push_back(mask.data());

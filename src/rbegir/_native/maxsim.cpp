@@ -1,6 +1,4 @@
 // The binding of MaxSim (maxsim_simd.hpp): tables of a query, and threads. Python checks what a user may get wrong.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -10,6 +8,7 @@
 #include <cstdlib>
 #include <vector>
 
+#include "arrays.hpp"
 #include "float_kernels.hpp"
 #include "parallel.hpp"
 
@@ -22,14 +21,9 @@ namespace {
 
 constexpr size_t CHUNK = 256;  // items that a thread takes at a time
 
-template <class T, int Dimensions>
-using Array = nb::ndarray<const T, nb::numpy, nb::ndim<Dimensions>, nb::c_contig, nb::device::cpu>;
-template <class T>
-using Out = nb::ndarray<T, nb::numpy, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
 // [blocks][n / 8][256][block] sums of ±v over the 8 dimensions of a byte; a set bit is +1.
 template <class T>
-std::vector<T> tables_of(const Array<int16_t, 2> &values, size_t block, size_t blocks) {
+std::vector<T> tables_of(const Array<const int16_t, 2> &values, size_t block, size_t blocks) {
     const size_t n = values.shape(1);
     std::vector<T> tables(blocks * n / 8 * 256 * block);
     for (size_t v = 0; v < values.shape(0); ++v)
@@ -43,9 +37,9 @@ std::vector<T> tables_of(const Array<int16_t, 2> &values, size_t block, size_t b
     return tables;
 }
 
-void maxsim(const std::vector<nb::tuple> &parts, Array<int16_t, 2> values, Array<int64_t, 1> order,
-            Array<int64_t, 1> starts, Out<double> scores, Out<int64_t> first, int planes, size_t threads,
-            const std::string &isa) {
+void maxsim(const std::vector<nb::tuple> &parts, Array<const int16_t, 2> values, Array<const int64_t, 1> order,
+            Array<const int64_t, 1> starts, Array<double, 1> scores, Array<int64_t, 1> first, int planes,
+            size_t threads, const std::string &isa) {
     const size_t n = values.shape(1), vectors = values.shape(0), items = scores.shape(0);
     if (n % 64 || !n || n > 1024 || planes < 1 || planes > 4 || !threads)
         throw nb::value_error("n, planes or threads out of range");
@@ -55,12 +49,13 @@ void maxsim(const std::vector<nb::tuple> &parts, Array<int16_t, 2> values, Array
         throw nb::value_error("starts must be [items + 1], ascending within order; scores and first [items]");
     std::vector<floats::MaxSimPart> listed;
     for (const nb::tuple &part : parts) {  // the list keeps the buffers alive; a converted copy would not
-        const auto packed = nb::cast<Array<uint8_t, 1>>(part[0], false);
+        if (part.size() != 4) throw nb::value_error("a part must have four entries");
+        const auto packed = nb::cast<Array<const uint8_t, 1>>(part[0], false);
         const auto count = nb::cast<int64_t>(part[1]), at = nb::cast<int64_t>(part[3]);
         const size_t groups = (static_cast<size_t>(count) + 63) / 64;
         const uint64_t *mask = nullptr;
         if (!part[2].is_none()) {
-            const auto given = nb::cast<Array<uint64_t, 1>>(part[2], false);
+            const auto given = nb::cast<Array<const uint64_t, 1>>(part[2], false);
             if (given.shape(0) < groups) throw nb::value_error("mask is too small for its count");
             mask = given.data();
         }

@@ -70,24 +70,6 @@ RBEGIR_INLINE void prefetch(const MaxSim &job, const MaxSimPart &part, int64_t n
         for (size_t r = 0; r < job.rows; ++r) __builtin_prefetch(group + p * part.stride + 64 * r);
 }
 
-// The classes of the 64 keywords of a group: ‖k‖² = top²·n − 8·class, as in scan_exact.hpp.
-RBEGIR_INLINE void classes_of(const MaxSim &job, const uint8_t *group, size_t stride, uint16_t *classes) {
-    for (int lane = 0; lane < 64; ++lane) classes[lane] = 0;
-    for (int i = 0; i < job.planes; ++i)
-        for (int j = i + 1; j < job.planes; ++j) {
-            const uint8_t *a = group + i * stride, *b = group + j * stride;
-            const int weight = 2 * job.planes - 3 - i - j;
-            for (size_t r = 0; r < job.rows; ++r, a += 64, b += 64)
-                for (int lane = 0; lane < 64; ++lane) {  // a byte popcount that vectorises anywhere
-                    uint8_t x = a[lane] ^ b[lane];
-                    x = static_cast<uint8_t>(x - (x >> 1 & 0x55));
-                    x = static_cast<uint8_t>((x & 0x33) + (x >> 2 & 0x33));
-                    x = static_cast<uint8_t>((x + (x >> 4)) & 0x0f);
-                    classes[lane] = static_cast<uint16_t>(classes[lane] + (x << weight));
-                }
-        }
-}
-
 // Scores of the items from `begin` to `end` for one block of query vectors, added to out[item]; first[item] becomes the
 // position of the first keyword of the item that passes, −1 if none does.
 template <class Isa, int BLOCK, class T>
@@ -109,7 +91,7 @@ void maxsim_block(const MaxSim &job, const T *tables, const double *inverse, siz
             const size_t place = static_cast<size_t>(position - part->first), lane = place % 64;
             if (part->mask && !(part->mask[place / 64] >> lane & 1)) continue;
             const uint8_t *here = part->packed + place / 64 * job.rows * 64;
-            if (here != group) classes_of(job, group = here, part->stride, classes);
+            if (here != group) classes_of(job.planes, job.rows, group = here, part->stride, classes);
             alignas(64) T dots[BLOCK];
             dots_of<Isa, BLOCK>(job, tables, here + lane, part->stride, dots);
             const double scale = job.inverse_norms[classes[lane]];

@@ -1,6 +1,4 @@
 // Products and roundings of rows, the same bits in any batch and on any machine (float_kernels.hpp says how).
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
@@ -9,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "arrays.hpp"
 #include "float_kernels.hpp"
 #include "parallel.hpp"
 
@@ -21,14 +20,7 @@ namespace {
 constexpr size_t ROWS = 16 * floats::ROW_TILE;  // rows that a thread takes at a time
 constexpr size_t FEW = 4 * floats::ROW_TILE;    // rows that are not worth the copy of a matrix
 
-using In = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-
-template <class T, class... Shape>
-nb::object numpy(std::unique_ptr<T[]> values, Shape... shape) {
-    T *raw = values.release();
-    nb::capsule owner(raw, [](void *p) noexcept { delete[] static_cast<T *>(p); });
-    return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<sizeof...(Shape)>>(raw, {shape...}, owner));
-}
+using In = Array<const float, 2>;
 
 // The columns of a matrix in panels of a tile's width, each contiguous: the rows of a panel that lie a large power of
 // two apart would evict each other from the cache. The last panel is padded with zeros to COLUMN_PAD.
@@ -81,7 +73,7 @@ nb::object product(In a, In b, size_t threads, const std::string &isa) {
             });
         }
     }
-    return numpy(std::move(out), rows, columns);
+    return to_numpy(std::move(out), rows, columns);
 }
 
 nb::object dots(In a, In b, const std::string &isa) {
@@ -93,12 +85,11 @@ nb::object dots(In a, In b, const std::string &isa) {
         nb::gil_scoped_release release;
         for (size_t i = 0; i < rows; ++i) out[i] = kernels.dot(a.data() + i * width, b.data() + i * width, width);
     }
-    return numpy(std::move(out), rows);
+    return to_numpy(std::move(out), rows);
 }
 
 // Cosines [keywords] of each keyword with its query: offsets[i] ≤ j < offsets[i + 1] for keyword j of query i.
-nb::object group_cosines(In queries, In keywords, nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> offsets,
-                         const std::string &isa) {
+nb::object group_cosines(In queries, In keywords, Array<const int64_t, 1> offsets, const std::string &isa) {
     const size_t count = queries.shape(0), rows = keywords.shape(0), width = queries.shape(1);
     const int64_t *at = offsets.data();
     if (keywords.shape(1) != width || offsets.shape(0) != count + 1 || at[0] != 0 || at[count] != int64_t(rows) ||
@@ -117,11 +108,10 @@ nb::object group_cosines(In queries, In keywords, nb::ndarray<const int64_t, nb:
             }
         }
     }
-    return numpy(std::move(out), rows);
+    return to_numpy(std::move(out), rows);
 }
 
-nb::object nearest(In y, int planes, nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu> steps,
-                   size_t threads, const std::string &isa) {
+nb::object nearest(In y, int planes, Array<const float, 1> steps, size_t threads, const std::string &isa) {
     const size_t rows = y.shape(0), n = y.shape(1);
     if (planes < 1 || planes > 8 || !n || !steps.shape(0) || !threads)
         throw nb::value_error("planes must be 1 to 8; n, steps and threads at least one");
@@ -139,7 +129,7 @@ nb::object nearest(In y, int planes, nb::ndarray<const float, nb::ndim<1>, nb::c
                                     out.get() + i * n);
         });
     }
-    return numpy(std::move(out), rows, n);
+    return to_numpy(std::move(out), rows, n);
 }
 
 }  // namespace

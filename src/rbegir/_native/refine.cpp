@@ -1,6 +1,4 @@
 // The binding of the search for codes (refine_search.hpp): threads, and the memory that searches work on.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
@@ -8,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "arrays.hpp"
 #include "float_kernels.hpp"
 #include "parallel.hpp"
 
@@ -43,10 +42,9 @@ private:
     std::vector<std::byte> bytes_;
 };
 
-using In = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using InOut = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using In = Array<const float, 2>;
 
-void refine(In g, In v, In gram, InOut b, In h, int planes, int moves, int tenure, size_t threads, uint32_t seed,
+void refine(In g, In v, In gram, Array<float, 2> b, In h, int planes, int moves, int tenure, size_t threads, uint32_t seed,
             const std::string &isa) {
     const size_t count = b.shape(0), n = b.shape(1);
     for (const In *array : {&g, &v, &h})

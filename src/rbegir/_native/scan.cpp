@@ -1,6 +1,4 @@
 // Bindings of the scan. Python checks what a user may get wrong; here only what would read outside a buffer.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -8,8 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "arrays.hpp"
 #include "isa.hpp"
-#include "scan_bandwidth.hpp"
+#include "parallel.hpp"
 #include "scan_search.hpp"
 
 namespace nb = nanobind;
@@ -17,8 +16,7 @@ using namespace rbegir::scan;
 
 namespace {
 
-template <class T, int Dimensions>
-using Array = nb::ndarray<const T, nb::numpy, nb::ndim<Dimensions>, nb::c_contig, nb::device::cpu>;
+using rbegir::Array, rbegir::to_numpy;
 
 const Kernel &kernel_named(const std::string &isa) {
     for (const Kernel *emulated : {&EMULATED512, &EMULATED512BW})
@@ -32,25 +30,20 @@ const Kernel &kernel_named(const std::string &isa) {
                                         &PORTABLE});
 }
 
-nb::object numpy(std::vector<int64_t> &&values, size_t rows, size_t columns) {
-    auto *owned = new std::vector<int64_t>(std::move(values));
-    nb::capsule owner(owned, [](void *p) noexcept { delete static_cast<std::vector<int64_t> *>(p); });
-    return nb::cast(nb::ndarray<nb::numpy, int64_t, nb::ndim<2>>(owned->data(), {rows, columns}, owner));
+nb::tuple keys_and_positions(Found &&found, size_t queries) {
+    return nb::make_tuple(to_numpy(std::move(found.keys), queries, found.k),
+                          to_numpy(std::move(found.positions), queries, found.k));
 }
 
-nb::tuple numpy(Found &&found, size_t queries) {
-    return nb::make_tuple(numpy(std::move(found.keys), queries, found.k),
-                          numpy(std::move(found.positions), queries, found.k));
-}
-
-// What every call gets: list of (packed, count, mask or None, a mask or None per filter), int16 [queries, n], planes, threads, kernel.
+// What every call gets: list of (packed, count, mask or None, a mask or None per filter), int16 [queries, n], planes,
+// threads, kernel.
 struct Call {
     Shape shape;
     const Kernel &kernel;
     std::vector<Partition> partitions;
     int64_t keywords = 0;
 
-    Call(const std::vector<nb::tuple> &parts, const Array<int16_t, 2> &values, int planes, int threads,
+    Call(const std::vector<nb::tuple> &parts, const Array<const int16_t, 2> &values, int planes, int threads,
          const std::string &isa)
         : shape{static_cast<int>(values.shape(1) / 64), planes}, kernel(kernel_named(isa)) {
         if (values.shape(1) % 64 || shape.words < 1 || shape.words > MAX_WORDS || planes < 1 ||
@@ -58,13 +51,14 @@ struct Call {
             throw std::invalid_argument("n, planes or threads out of range");
         // The list keeps the buffers alive; a converted copy would not live long enough.
         for (const nb::tuple &part : parts) {
-            const auto packed = nb::cast<Array<uint8_t, 1>>(part[0], false);
+            if (part.size() != 4) throw std::invalid_argument("a partition must have four entries");
+            const auto packed = nb::cast<Array<const uint8_t, 1>>(part[0], false);
             Partition partition{packed.data(), nb::cast<size_t>(part[1]), nullptr, keywords, {}};
             if (packed.shape(0) / (planes * shape.plane_bytes()) < partition.groups())
                 throw std::invalid_argument("packed is too small for its count");
             const auto mask_of = [&](nb::handle given) -> const uint64_t * {
                 if (given.is_none()) return nullptr;
-                const auto mask = nb::cast<Array<uint64_t, 1>>(given, false);
+                const auto mask = nb::cast<Array<const uint64_t, 1>>(given, false);
                 if (mask.shape(0) < partition.groups())
                     throw std::invalid_argument("mask is too small for its count");
                 return mask.data();
@@ -80,13 +74,13 @@ struct Call {
 };
 
 // `limits` is None or int64 [queries, 4]: floor, key and position of the hit before, filter.
-nb::tuple bound_search(const std::vector<nb::tuple> &parts, Array<int16_t, 2> values, size_t k, nb::object limits,
-                       int planes, int threads, const std::string &isa) {
+nb::tuple bound_search(const std::vector<nb::tuple> &parts, Array<const int16_t, 2> values, size_t k,
+                       nb::object limits, int planes, int threads, const std::string &isa) {
     const Call call(parts, values, planes, threads, isa);
     const size_t queries = values.shape(0);
     std::vector<Limit> limited(queries, NO_LIMIT);
     if (!limits.is_none()) {
-        const auto given = nb::cast<Array<int64_t, 2>>(limits, false);
+        const auto given = nb::cast<Array<const int64_t, 2>>(limits, false);
         if (given.shape(0) != queries || given.shape(1) != 4) throw std::invalid_argument("limits must be [queries, 4]");
         const int64_t filters = call.partitions.empty() ? 0 : static_cast<int64_t>(call.partitions[0].filters.size());
         for (size_t q = 0; q < queries; ++q) {
@@ -100,11 +94,11 @@ nb::tuple bound_search(const std::vector<nb::tuple> &parts, Array<int16_t, 2> va
         nb::gil_scoped_release release;
         found = search(call.shape, call.kernel, call.partitions, values.data(), std::move(limited), k, threads);
     }
-    return numpy(std::move(found), queries);
+    return keys_and_positions(std::move(found), queries);
 }
 
-nb::tuple bound_rescore(const std::vector<nb::tuple> &parts, Array<int16_t, 2> values, Array<int64_t, 2> among,
-                        size_t k, int planes, int threads, const std::string &isa) {
+nb::tuple bound_rescore(const std::vector<nb::tuple> &parts, Array<const int16_t, 2> values,
+                        Array<const int64_t, 2> among, size_t k, int planes, int threads, const std::string &isa) {
     const Call call(parts, values, planes, threads, isa);
     const size_t queries = values.shape(0), count = among.shape(1);
     const int64_t *positions = among.data();
@@ -116,7 +110,36 @@ nb::tuple bound_rescore(const std::vector<nb::tuple> &parts, Array<int16_t, 2> v
         nb::gil_scoped_release release;
         found = rescore(call.shape, call.kernel, call.partitions, values.data(), queries, positions, count, k, threads);
     }
-    return numpy(std::move(found), queries);
+    return keys_and_positions(std::move(found), queries);
+}
+
+// The yardstick of a scan: the sum of the 64-bit words of a buffer, wrapping, which reads it once and splits it over
+// threads as the scan does. Each thread reads `streams` parts of the buffer in turn; the bytes of a last incomplete step
+// are left out. Sums are 16 bytes wide and few, so that any CPU keeps them in registers.
+uint64_t read_sum(const uint8_t *bytes, size_t size, int threads, int streams) {
+    typedef uint64_t Wide __attribute__((vector_size(16), aligned(1)));
+    constexpr size_t STEP = 256;
+    std::vector<uint64_t> sums(threads);
+    rbegir::in_parallel(threads, [&](size_t id) {
+        const size_t steps = size / streams / STEP;
+        Wide a{}, b{}, c{}, d{};
+        for (size_t i = steps * id / threads; i < steps * (id + 1) / threads; ++i)
+            for (int s = 0; s < streams; ++s) {
+                const auto *at = reinterpret_cast<const Wide *>(bytes + (s * steps + i) * STEP);
+#pragma GCC unroll 4
+                for (int j = 0; j < 16; j += 4) {
+                    a += at[j];
+                    b += at[j + 1];
+                    c += at[j + 2];
+                    d += at[j + 3];
+                }
+            }
+        a += b + c + d;
+        sums[id] = a[0] + a[1];
+    });
+    uint64_t total = 0;
+    for (const uint64_t sum : sums) total += sum;
+    return total;
 }
 
 }  // namespace
@@ -129,10 +152,10 @@ void bind_scan(nb::module_ &m) {
           nb::arg("isa"));
     m.def(
         "read_sum",
-        [](Array<uint8_t, 1> bytes, int threads, int streams) {
+        [](Array<const uint8_t, 1> bytes, int threads, int streams) {
             if (threads < 1 || streams < 1) throw std::invalid_argument("threads and streams must be positive");
             nb::gil_scoped_release release;
-            return rbegir::read_sum(bytes.data(), bytes.shape(0), threads, streams);
+            return read_sum(bytes.data(), bytes.shape(0), threads, streams);
         },
         nb::arg("bytes").noconvert(), nb::arg("threads"), nb::arg("streams") = 1);
 }

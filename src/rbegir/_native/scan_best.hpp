@@ -50,10 +50,10 @@ class Best {
         raise(last_.key);
     }
 
-    // No position before `front` will come any more: keys equal to the k-th best lose against it if it lies before.
-    // Without this, many equal keywords would all pass the threshold.
-    void advance(int64_t front) {
-        if (full_ && last_.position < front) raise(last_.key + 1);
+    // All positions to come lie behind those that came: keys equal to the k-th best lose against it. Without this, many
+    // equal keywords would all pass the threshold.
+    void advance() {
+        if (full_) raise(last_.key + 1);
     }
 
   private:

@@ -148,6 +148,28 @@ inline uint8_t *copy_rows(const Shape &shape, Group group, uint8_t *to) {
     return to;
 }
 
+// Kernel::filter_raw, where lanes_of(group) are the keywords of a group that pass. Long runs of groups are read in a few
+// places in turn: the hardware prefetches each stream apart, and one stream alone does not use all of the bandwidth of
+// a core.
+template <class Lanes>
+RBEGIR_INLINE int filter_where_they_lie(const Shape &shape, Group first, int groups, const uint64_t *candidates,
+                                        Event *out, uint8_t *rows, const Lanes &lanes_of) {
+    constexpr size_t STREAMS = 4, ENOUGH = 512;
+    const size_t all = static_cast<size_t>(groups), part = all < ENOUGH ? 0 : all / STREAMS;
+    int events = 0;
+    for (size_t i = 0; i < all; ++i) {
+        const size_t g = i < STREAMS * part ? i % STREAMS * part + i / STREAMS : i;
+        const Group group{first.data + g * shape.plane_bytes(), first.stride};
+        uint64_t lanes = lanes_of(group);
+        if (candidates) lanes &= candidates[g];
+        if (__builtin_expect(lanes != 0, 0)) {
+            out[events++] = {static_cast<uint32_t>(g), lanes};
+            rows = copy_rows(shape, group, rows);
+        }
+    }
+    return events;
+}
+
 [[maybe_unused]] inline size_t count_bits(const uint64_t *mask, size_t words) {
     size_t count = 0;
     for (size_t i = 0; i < words; ++i) count += __builtin_popcountll(mask[i]);

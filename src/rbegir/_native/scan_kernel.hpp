@@ -19,11 +19,7 @@
 // then computed from its bits. No decision to keep a keyword is taken on a rounded number.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-
-// Never emitted as a function of its own: the linker would keep one copy, perhaps one with AVX-512 in it.
-#define RBEGIR_INLINE [[gnu::always_inline]] inline
+#include "norm_class.hpp"
 
 // How vectors larger than a register are passed is not settled; functions that take them are inlined.
 #pragma GCC diagnostic ignored "-Wpsabi"

@@ -11,20 +11,8 @@ constexpr Plan PLAN{8, 8, false, true, {0, 255, 255}};
 size_t expanded_bytes(const Shape &shape, Kind) { return shape.planes * shape.plane_bytes() + GROUP; }
 
 void bins_of(const Shape &shape, Group group, int shift, uint8_t *bins) {
-    uint16_t cls[GROUP] = {};
-    for (int i = 0; i < shape.planes; ++i)
-        for (int j = i + 1; j < shape.planes; ++j) {
-            const uint8_t *a = group.data + i * group.stride, *b = group.data + j * group.stride;
-            const int weight = 2 * shape.planes - 3 - i - j;
-            for (size_t r = 0; r < shape.rows(); ++r, a += GROUP, b += GROUP)
-                for (int lane = 0; lane < GROUP; ++lane) {  // a byte popcount that vectorises anywhere
-                    unsigned x = a[lane] ^ b[lane];
-                    x -= (x >> 1) & 0x55;
-                    x = (x & 0x33) + ((x >> 2) & 0x33);
-                    x = (x + (x >> 4)) & 0x0f;
-                    cls[lane] = static_cast<uint16_t>(cls[lane] + (x << weight));
-                }
-        }
+    uint16_t cls[GROUP];
+    classes_of(shape.planes, shape.rows(), group.data, group.stride, cls);
     for (int lane = 0; lane < GROUP; ++lane) {
         const int bin = cls[lane] >> shift;
         bins[lane] = static_cast<uint8_t>(bin < TABLE ? bin : TABLE - 1);
@@ -44,7 +32,7 @@ uint64_t within_limit(const Shape &shape, const Lut &lut, Group group, const uin
     uint64_t lanes = 0;
     for (int lane = 0; lane < GROUP; ++lane) {
         const uint32_t limit = lut.limit_low[bins[lane]] | static_cast<uint32_t>(lut.limit_high[bins[lane]]) << 8;
-        lanes |= static_cast<uint64_t>(deficit[lane] <= limit || limit == 0xffff) << lane;
+        lanes |= static_cast<uint64_t>(deficit[lane] <= limit) << lane;
     }
     return lanes;
 }
@@ -65,19 +53,13 @@ int filter(const Shape &shape, Kind kind, const Lut &lut, const uint8_t *expande
     return events;
 }
 
-int filter_raw(const Shape &shape, Kind, const Lut &lut, Group group, int groups, const uint64_t *candidates,
+int filter_raw(const Shape &shape, Kind, const Lut &lut, Group first, int groups, const uint64_t *candidates,
                Event *out, uint8_t *rows) {
-    int events = 0;
-    for (int g = 0; g < groups; ++g, group.data += shape.plane_bytes()) {
+    return filter_where_they_lie(shape, first, groups, candidates, out, rows, [&](Group group) {
         uint8_t bins[GROUP];
         bins_of(shape, group, lut.bin_shift, bins);
-        uint64_t lanes = within_limit(shape, lut, group, bins);
-        if (candidates) lanes &= candidates[g];
-        if (!lanes) continue;
-        out[events++] = {static_cast<uint32_t>(g), lanes};
-        rows = copy_rows(shape, group, rows);
-    }
-    return events;
+        return within_limit(shape, lut, group, bins);
+    });
 }
 
 }  // namespace

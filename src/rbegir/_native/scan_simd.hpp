@@ -18,27 +18,6 @@
 namespace rbegir::scan {
 namespace {
 
-// The order in which groups are read from memory: a few places in turn. The hardware prefetches each stream apart,
-// and one stream alone does not use all of the bandwidth of a core.
-class Turn {
-  public:
-    RBEGIR_INLINE explicit Turn(int groups)
-        : part_(groups < ENOUGH ? 0 : groups / STREAMS), left_(groups - part_ * (STREAMS - 1)) {}
-    RBEGIR_INLINE bool more() const { return step_ < left_; }
-    RBEGIR_INLINE int group() const {  // in the end those that do not divide by the number of streams
-        return step_ < part_ ? stream_ * part_ + step_ : part_ * STREAMS + step_ - part_;
-    }
-    RBEGIR_INLINE void next() {
-        if (step_ < part_ && ++stream_ < STREAMS) return;
-        stream_ = 0;
-        ++step_;
-    }
-
-  private:
-    static constexpr int STREAMS = 4, ENOUGH = 512;  // groups; shorter runs are read in order
-    int part_, left_, step_ = 0, stream_ = 0;
-};
-
 // Operations that are the same few instructions everywhere. `Ops` supplies those that are one instruction.
 template <class Ops>
 struct Shared : Ops {
@@ -301,13 +280,9 @@ struct Simd {
     template <int P>
     static int byte_filter_raw(const Lut &lut, Group first, int groups, const uint64_t *candidates, Event *out,
                                uint8_t *rows) {
-        constexpr Shape ONE{1, P};
         const ByteTables<P> tables{lut.tables};
         const Table limits = T::table(lut.limit_low);
-        int events = 0;
-        for (Turn turn(groups); turn.more(); turn.next()) {
-            const int g = turn.group();
-            Group group{first.data + static_cast<size_t>(g) * ONE.plane_bytes(), first.stride};
+        const auto lanes_of = [&](Group group) __attribute__((always_inline)) {
             V indices[HALVES];
 #pragma GCC unroll 4
             for (int half = 0; half < HALVES; ++half) indices[half] = limit_index<P>(group, half, lut.bin_shift);
@@ -318,13 +293,9 @@ struct Simd {
             };
             uint64_t lanes[1];
             byte_lanes<P>(tables, limits, source, [&](int, int half) { return indices[half]; }, lanes);
-            if (candidates) lanes[0] &= candidates[g];
-            if (__builtin_expect(lanes[0] != 0, 0)) {
-                out[events++] = {static_cast<uint32_t>(g), lanes[0]};
-                rows = copy_rows(ONE, group, rows);
-            }
-        }
-        return events;
+            return lanes[0];
+        };
+        return filter_where_they_lie(Shape{1, P}, first, groups, candidates, out, rows, lanes_of);
     }
 
     // ---- WIDE and COARSE: any shape ----
@@ -421,10 +392,7 @@ struct Simd {
     template <int CHUNK>
     static int wide_filter_raw(const Shape &shape, const Lut &lut, Group first, int groups,
                                const uint64_t *candidates, Event *out, uint8_t *rows) {
-        int events = 0;
-        for (Turn turn(groups); turn.more(); turn.next()) {
-            const int g = turn.group();
-            const Group group{first.data + static_cast<size_t>(g) * shape.plane_bytes(), first.stride};
+        const auto lanes_of = [&](Group group) __attribute__((always_inline)) {
             uint64_t lanes = 0;
             for (int half = 0; half < HALVES; ++half) {
                 Pair deficit{T::zero(), T::zero()};
@@ -449,13 +417,9 @@ struct Simd {
                 const V bins = class_bins(shape, group, half, lut.bin_shift, TABLE);
                 lanes |= wide_at_most(lut, deficit, bins) << (half * T::LANES);
             }
-            if (candidates) lanes &= candidates[g];
-            if (lanes) {
-                out[events++] = {static_cast<uint32_t>(g), lanes};
-                rows = copy_rows(shape, group, rows);
-            }
-        }
-        return events;
+            return lanes;
+        };
+        return filter_where_they_lie(shape, first, groups, candidates, out, rows, lanes_of);
     }
 
     // ---- the interface: one dispatch on the shape a call ----

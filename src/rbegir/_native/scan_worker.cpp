@@ -58,14 +58,14 @@ void Worker::set_limits(size_t q) {
 }
 
 // After hits of query q: what this thread has proven goes to the others, and the other way round.
-void Worker::exchange_thresholds(size_t q, int64_t before, int64_t front) {
+void Worker::exchange_thresholds(size_t q, int64_t before) {
     std::atomic<int64_t> &shared = state_.thresholds[q];
     int64_t theirs = shared.load(std::memory_order_relaxed);
     const int64_t ours = best_[q].proven();
     while (theirs < ours && !shared.compare_exchange_weak(theirs, ours, std::memory_order_relaxed)) {
     }
     best_[q].raise(theirs);
-    best_[q].advance(front);
+    best_[q].advance();
     if (best_[q].threshold() > before) set_limits(q);
 }
 
@@ -117,7 +117,7 @@ void Worker::scan_in_place(const Partition &partition, const Span &span) {
             score(q, partition.group(state_.shape, span.first), lanes, [=](int lane) { return start + lane; });
         else
             filter_in_place(q, partition, span.first, span.groups);
-        exchange_thresholds(q, before, start);
+        exchange_thresholds(q, before);
     }
 }
 
@@ -227,44 +227,34 @@ void Worker::flush_slots() {
     for (size_t q = 0; q < luts_.size(); ++q) {
         const uint64_t *candidates = own_filters_ ? &passing_[q * task_groups_ + flushed_] : lanes_;
         const int64_t before = best_[q].threshold();
-        const bool hit =
-            state_.queries[q]->limit().few ? score_each(q, candidates)
-            : kind_ == DOT                 ? score_multiplied(q, candidates)
-                                           : score_filtered(q, candidates);
+        const bool hit = state_.queries[q]->limit().few ? score_each(q, candidates) : score_filtered(q, candidates);
         if (hit || state_.thresholds[q].load(std::memory_order_relaxed) > before)
-            exchange_thresholds(q, before, slots_[0].first);
+            exchange_thresholds(q, before);
     }
     flushed_ += slots_.size();
     slots_.clear();
 }
 
-// The candidates of the slots that pass the rounded sums of query q. Returns whether there were any.
+// The candidates of the slots that pass the sums of query q. Returns whether there were any.
 bool Worker::score_filtered(size_t q, const uint64_t *candidates) {
-    Event events[MAX_SLOTS];
-    const int found = state_.kernel.filter(state_.shape, kind_, luts_[q], expanded_.get(),
-                                           static_cast<int>(slots_.size()), candidates, events);
-    score_events(q, events, found);
-    return found > 0;
-}
-
-// The same of those that passed DOT.
-bool Worker::score_multiplied(size_t q, const uint64_t *candidates) {
+    const uint32_t slots = static_cast<uint32_t>(slots_.size());
     Event events[MAX_SLOTS];
     int found = 0;
-    const uint64_t *passing = &dot_lanes_[q * slots_.size()];
-    for (uint32_t g = 0; g < slots_.size(); ++g)
-        if (const uint64_t lanes = passing[g] & candidates[g]) events[found++] = {g, lanes};
-    score_events(q, events, found);
-    return found > 0;
-}
-
-void Worker::score_events(size_t q, const Event *events, int count) {
-    for (int e = 0; e < count; ++e) {
+    if (kind_ == DOT) {
+        const uint64_t *passing = &dot_lanes_[q * slots];
+        for (uint32_t g = 0; g < slots; ++g)
+            if (const uint64_t lanes = passing[g] & candidates[g]) events[found++] = {g, lanes};
+    } else {
+        found = state_.kernel.filter(state_.shape, kind_, luts_[q], expanded_.get(), static_cast<int>(slots), candidates,
+                                     events);
+    }
+    for (int e = 0; e < found; ++e) {
         const Slot &slot = slots_[events[e].group];
         const uint64_t lanes = events[e].lanes;
         if (slot.block) score(q, slot.group, lanes, [&](int lane) { return slot.block->positions[lane]; });
         else score(q, slot.group, lanes, [&](int lane) { return slot.first + lane; });
     }
+    return found > 0;
 }
 
 // All candidates of the slots, one by one. Returns whether any reached the threshold.

@@ -54,13 +54,11 @@ class Worker {
     };
 
     void set_limits(size_t q);
-    void exchange_thresholds(size_t q, int64_t before, int64_t front);
+    void exchange_thresholds(size_t q, int64_t before);
     void add(size_t q, int64_t deficit, int32_t cls, int64_t position);
     template <class Position>
     void score(size_t q, Group group, uint64_t lanes, const Position &position);
-    void score_events(size_t q, const Event *events, int count);
     bool score_filtered(size_t q, const uint64_t *candidates);
-    bool score_multiplied(size_t q, const uint64_t *candidates);
     bool score_each(size_t q, const uint64_t *candidates);
     void filter_in_place(size_t q, const Partition &partition, size_t first, size_t groups);
     void scan_in_place(const Partition &partition, const Span &span);

@@ -339,12 +339,11 @@ struct Comparison {
     }
 };
 
-using Table = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using Offsets = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using rbegir::Array;
 
 // Row j of `out` compares keyword j with the query i for which offsets[i] ≤ j < offsets[i + 1].
-void features(const Texts &queries, const Texts &keywords, Offsets offsets, const Weights &weights, Table out,
-              size_t threads) {
+void features(const Texts &queries, const Texts &keywords, Array<const int64_t, 1> offsets, const Weights &weights,
+              Array<float, 2> out, size_t threads) {
     const int64_t *at = offsets.data();
     size_t count = queries.size(), total = keywords.size();
     bool ok = offsets.shape(0) == count + 1 && at[0] == 0 && at[count] == int64_t(total) && std::is_sorted(at, at + count + 1);
@@ -364,10 +363,8 @@ void features(const Texts &queries, const Texts &keywords, Offsets offsets, cons
     });
 }
 
-using Counts = nb::ndarray<uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
 // Add the number of texts that hold each gram and each word; returns the number of words of all texts.
-size_t count(const Texts &texts, Counts grams, Counts slots) {
+size_t count(const Texts &texts, Array<uint32_t, 1> grams, Array<uint32_t, 1> slots) {
     if (grams.shape(0) <= size_t(words::VOCABULARY) || !slots.shape(0) || (slots.shape(0) & (slots.shape(0) - 1)))
         throw nb::value_error("counts need a gram table and a word table of a power of two");
     nb::gil_scoped_release released;

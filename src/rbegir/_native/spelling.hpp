@@ -11,9 +11,6 @@
 // Only the first QUERY_WORDS words of a query are looked at, and for features only the first KEYWORD_WORDS of a
 // keyword, so that a long text cannot make a search slow.
 #pragma once
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -28,7 +25,7 @@ constexpr float ALIKE = 0.5f;
 constexpr size_t QUERY_WORDS = 64;  // a set of them is one machine word
 constexpr size_t KEYWORD_WORDS = 512;
 
-using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Floats = rbegir::Array<const float, 1>;
 
 // FNV-1a, spread over all bits: the same number on every machine.
 inline uint64_t hash(std::string_view word) {

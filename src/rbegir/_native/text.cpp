@@ -4,7 +4,6 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 
 #include <algorithm>
 #include <limits>
@@ -83,7 +82,7 @@ Texts::Problem Texts::add_strings(nb::tuple strings) {
 }
 
 template <class Offset>
-Texts::Problem Texts::add_arrow(Array<Offset> offsets, Array<uint8_t> data) {
+Texts::Problem Texts::add_arrow(rbegir::Array<const Offset, 1> offsets, rbegir::Array<const uint8_t, 1> data) {
     const Offset *at = offsets.data();
     for (size_t i = 0; i + 1 < offsets.shape(0); ++i) {
         if (at[i] < 0 || at[i + 1] < at[i] || size_t(at[i + 1]) > data.shape(0))
@@ -171,16 +170,7 @@ void append(Batch &all, Batch &part) {
     for (int32_t end : part.text_ends) all.text_ends.push_back(before + end);
 }
 
-using Int32Array = nb::ndarray<nb::numpy, int32_t, nb::ndim<1>>;
-
-Int32Array to_numpy(std::vector<int32_t> &&values) {
-    auto *kept = new std::vector<int32_t>(std::move(values));
-    nb::capsule owner(kept, [](void *p) noexcept { delete static_cast<std::vector<int32_t> *>(p); });
-    return Int32Array(kept->data(), {kept->size()}, owner);
-}
-
-std::tuple<Int32Array, Int32Array, Int32Array, Int32Array> tokenize(const Texts &texts, uint32_t buckets,
-                                                                    size_t threads) {
+nb::tuple tokenize(const Texts &texts, uint32_t buckets, size_t threads) {
     Batch all;
     {
         nb::gil_scoped_release released;
@@ -198,8 +188,8 @@ std::tuple<Int32Array, Int32Array, Int32Array, Int32Array> tokenize(const Texts 
         all.text_ends.insert(all.text_ends.begin(), 0);
         all.gram_ends.insert(all.gram_ends.begin(), 0);
     }
-    return {to_numpy(std::move(all.text_ends)), to_numpy(std::move(all.word_ids)),
-            to_numpy(std::move(all.gram_ends)), to_numpy(std::move(all.gram_ids))};
+    return nb::make_tuple(rbegir::to_numpy(std::move(all.text_ends)), rbegir::to_numpy(std::move(all.word_ids)),
+                          rbegir::to_numpy(std::move(all.gram_ends)), rbegir::to_numpy(std::move(all.gram_ids)));
 }
 
 }  // namespace

@@ -3,8 +3,6 @@
 // ASCII texts are used as they are. The others wait for `supply`: Python normalises them (NFKC, case-folded),
 // joined by newlines into one string, which costs two calls a batch instead of two a text.
 #pragma once
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 
 #include <optional>
 #include <string>
@@ -12,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "arrays.hpp"
 #include "words.hpp"
 
 namespace nb = nanobind;
@@ -19,8 +18,6 @@ namespace nb = nanobind;
 class Texts {
 public:
     using Problem = std::optional<std::pair<size_t, std::string>>;  // position of a bad text and what ails it
-    template <class T>
-    using Array = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
     // The table of classes is made here, where Python's lock is held: a fork cannot find it half made.
     Texts() { words::Classes::get(); }
@@ -30,7 +27,7 @@ public:
     // The binding keeps the arguments alive as long as this object, so the views stay good.
     Problem add_strings(nb::tuple strings);
     template <class Offset>
-    Problem add_arrow(Array<Offset> offsets, Array<uint8_t> data);
+    Problem add_arrow(rbegir::Array<const Offset, 1> offsets, rbegir::Array<const uint8_t, 1> data);
 
     // The texts beyond ASCII as UTF-8, one a line; what must not reach the normaliser is a space already.
     nb::bytes foreign() const;

@@ -2,8 +2,6 @@
 //
 // A thread takes texts in blocks. Each text is pooled word by word, from cached word vectors; the small dense
 // products then run over the block, whose activations and weights stay in the second-level cache.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -14,6 +12,7 @@
 #include <memory>
 #include <optional>
 
+#include "arrays.hpp"
 #include "float_kernels.hpp"
 #include "parallel.hpp"
 #include "texts.hpp"
@@ -31,8 +30,8 @@ using rbegir::floats::Kernels, rbegir::floats::padded, rbegir::floats::ROW_TILE;
 constexpr size_t BLOCK = 16 * ROW_TILE;  // texts whose activations are computed together
 
 using Table = nb::ndarray<nb::ro, nb::ndim<2>, nb::c_contig, nb::device::cpu>;  // of either type
-using Matrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using Bias = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;  // empty: no bias
+using Matrix = rbegir::Array<const float, 2>;
+using Bias = rbegir::Array<const float, 1>;  // empty: no bias
 
 // A dense layer, its weight turned to [in, out] and padded with zero columns.
 struct Dense {
@@ -102,8 +101,7 @@ public:
     }
 
     // Fill planes[:, start : start + texts]; returns the first text without a word, or −1.
-    int64_t encode(const Texts &texts, nb::ndarray<uint64_t, nb::ndim<3>, nb::c_contig, nb::device::cpu> planes,
-                   size_t start, size_t threads) {
+    int64_t encode(const Texts &texts, rbegir::Array<uint64_t, 3> planes, size_t start, size_t threads) {
         size_t total = planes.shape(1), words = planes.shape(2);
         expect(head_ && planes.shape(0) == iterations_.size() + 1 && words * 64 == n_ && fits(texts, start, total));
         uint64_t *out = planes.data();
@@ -113,8 +111,7 @@ public:
     }
 
     // Fill vectors[start : start + texts] of a float side; returns as above.
-    int64_t embed(const Texts &texts, nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu> vectors,
-                  size_t start, size_t threads) {
+    int64_t embed(const Texts &texts, rbegir::Array<float, 2> vectors, size_t start, size_t threads) {
         expect(head_ && iterations_.empty() && vectors.shape(1) == n_ && fits(texts, start, vectors.shape(0)));
         float *out = vectors.data();
         return run(texts, threads, [=, this](size_t first, size_t count, Work &work) {

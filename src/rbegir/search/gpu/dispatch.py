@@ -20,7 +20,7 @@ from rbegir.errors import InputError
 from rbegir.search.gpu import tensorcore
 
 Method = Literal["popcount", "product", "mma", "wgmma", "float8"]
-CHUNK: dict[Method, int] = {"float8": 64, "wgmma": 32, "mma": 8, "product": 16}
+CHUNK: dict[str, int] = {**tensorcore.CHUNK, "product": 16}
 VARIABLE = "RBEGIR_GPU_COSTS"
 
 

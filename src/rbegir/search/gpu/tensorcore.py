@@ -38,9 +38,8 @@ from rbegir.search.gpu.order import Survivors
 from rbegir.search.gpu.words import SlabSearch
 
 Kind = Literal["mma", "wgmma", "float8"]
-KINDS: tuple[Kind, ...] = ("mma", "wgmma", "float8")
 _NUMBER: dict[Kind, int] = {"mma": 1, "wgmma": 2, "float8": 3}
-_CHUNK: dict[Kind, int] = {"mma": 8, "wgmma": 32, "float8": 64}
+CHUNK: dict[str, int] = {"mma": 8, "wgmma": 32, "float8": 64}  # queries that a kernel takes together
 MAX_N = 256
 SHARED_LIMIT = 227 * 1024
 FINE, KEPT_BYTES = 4, 4 + 12 * 96  # of tensorcore.cu: FINE, sizeof(Kept)
@@ -232,7 +231,7 @@ def group_size(shape: KernelShape) -> int:
 
 def padded(kind: Kind, queries: int) -> int:
     """The number of queries padded to what a kernel works with."""
-    chunk = _CHUNK[kind]
+    chunk = CHUNK[kind]
     return -(-queries // chunk) * chunk
 
 
@@ -256,7 +255,7 @@ def arrange(values: torch.Tensor, kind: Kind, wide: bool) -> torch.Tensor:
         parts = raw.view(width, steps, 4, 4, 2).flip(4).permute(0, 1, 4, 3, 2)
     if kind == "mma":  # [tile, query, pair, step, half, t, b] → [tile, pair, query, t, step, half, b]
         return parts.reshape(width // 8, 8, steps // 2, 2, 2, 4, 4).permute(0, 2, 1, 5, 3, 4, 6).contiguous()
-    chunk = _CHUNK[kind]  # [chunk, eight, query, step, half, t, b] → [chunk, step, eight, half, query, t, b]
+    chunk = CHUNK[kind]  # [chunk, eight, query, step, half, t, b] → [chunk, step, eight, half, query, t, b]
     parts = parts.reshape(width // chunk, chunk // 8, 8, steps, 2, 4, 4)
     return parts.permute(0, 3, 1, 4, 2, 5, 6).contiguous()
 
