@@ -70,7 +70,7 @@ class RbegirVectorStore(VectorStore):
 
     @property
     def embeddings(self) -> Embeddings | None:
-        """What encodes texts, if it is not the model of the index."""
+        """The embedding that encodes texts, if it is not the model of the index."""
         return self._embedding
 
     @classmethod
@@ -179,7 +179,7 @@ class RbegirVectorStore(VectorStore):
         return [(_document(hit.id, hit.text, hit.attributes), hit.code_score) for hit in hits]
 
     def _query(self, text: str) -> Any:
-        """What the index searches for: the text, or its embedding."""
+        """The query for the index: the text, or its embedding."""
         return text if self._embedding is None else self._embedding.embed_query(text)
 
     def _select_relevance_score_fn(self) -> Callable[[float], float]:

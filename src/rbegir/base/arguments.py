@@ -133,7 +133,7 @@ def words_pattern(phrase: str) -> str | None:
 
 
 def any_word_pattern(words: Sequence[str]) -> str:
-    """The same for texts that contain at least one of these words."""
+    """A pattern for texts that contain at least one of these words."""
     return f"(?i)(?:^|{BETWEEN})(?:{'|'.join(words)})(?:$|{BETWEEN})"
 
 

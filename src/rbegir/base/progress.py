@@ -33,7 +33,7 @@ def seen() -> bool:
 
 @contextlib.contextmanager
 def reported(progress: Progress, title: str) -> Iterator[Report]:
-    """What a call reports to: the function given, the report of a bar, or nothing."""
+    """The function that takes the progress of a call: the one given, that of a bar, or an idle one."""
     if callable(progress):
         yield progress
         return

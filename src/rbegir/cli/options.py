@@ -1,4 +1,4 @@
-"""What commands share: options and their parsers, progress on stderr, results on stdout."""
+"""Helpers shared by the commands: options and their parsers, progress on stderr, results on stdout."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""What each method of a client sends, and what the responses mean. No input or output happens here.
+"""The requests that the methods of a client send, and how responses are read. No I/O happens here.
 
 There is a function for every method of `Client`, which documents it. It returns a *plan*: a generator that
 yields lists of calls, is sent the list of their results, and returns the result of the method. The blocking

@@ -110,7 +110,7 @@ class Client(Connection):
         return self._run(calls.get(ids))
 
     def info(self) -> Record:
-        """What the service serves: size, shape, columns, limits."""
+        """A description of the served index: size, shape, columns, limits."""
         return self._run(calls.info())
 
     def add(self, texts: Sequence[str], ids: Any = None, attributes: Any = None) -> Ids:
@@ -237,7 +237,7 @@ class AsyncClient(Connection):
     async def scan(
         self, queries: Any, min_score: float, *, rows: int = EXPORT_ROWS, **filters: Unpack[Filters]
     ) -> AsyncIterator[pa.RecordBatch]:
-        """What `Client.scan` gives, for `async for`."""
+        """The hits of `Client.scan`, for `async for`."""
         request = filter_request("scan", None, filters, min_score=min_score)
         at: calls.At = None
         while True:
@@ -250,14 +250,14 @@ class AsyncClient(Connection):
     async def batches(
         self, rows: int = EXPORT_ROWS, *, where: Where = None, tenant: Tenant = None
     ) -> AsyncIterator[pa.RecordBatch]:
-        """What `Client.batches` gives, for `async for`."""
+        """The batches of `Client.batches`, for `async for`."""
         after: int | None = -1
         while after is not None:
             batch, after = await self._run(calls.page(rows, where, tenant, after))
             yield batch
 
     async def rows(self, where: Where = None, *, tenant: Tenant = None) -> AsyncIterator[Record]:
-        """What `Client.rows` gives, for `async for`."""
+        """The rows of `Client.rows`, for `async for`."""
         async for batch in self.batches(where=where, tenant=tenant):
             for row in batch.to_pylist():
                 yield row

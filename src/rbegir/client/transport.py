@@ -1,4 +1,4 @@
-"""What both clients need of httpx: settings, bounded bodies, and which failures are tried again.
+"""The use of httpx that both clients share: settings, bounded bodies, and which failures are retried.
 
 httpx limits the time of each read, so a server that sends a byte now and then could hold a caller forever.
 Here time and size are checked whenever a part of the body arrives, after decompression.

@@ -72,7 +72,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Built:
-    """What a build has made."""
+    """The result of a build."""
 
     keywords: int
     segments: int

@@ -279,7 +279,7 @@ class Cluster:
         return self._answer(state, lambda gatherer: gatherer.coarse_rows(values, request, planes))
 
     def info(self) -> dict[str, Any]:
-        """What the index is, as `Index.info`, and what it runs on."""
+        """A description of the index, as `Index.info`, and of the cluster that it runs on."""
         view = self._current().view
         return {
             "path": view.location.name,

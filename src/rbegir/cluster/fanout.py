@@ -163,7 +163,7 @@ class Fanout:
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """What questions are answered from: a view, and where the shards can read it."""
+    """The state that questions are answered from: a view, and where the shards can read it."""
 
     view: View
     refs: dict[int, list[Any]]  # shard → [reference of its share]

@@ -132,7 +132,7 @@ class Gatherer:
     def _read(
         self, wanted: dict[int, npt.NDArray[np.int64]], method: str, places: Places, *arguments: Any
     ) -> dict[int, Any]:
-        """What each shard reads of its own places."""
+        """The values that each shard reads at its own places."""
         answers = self._ask_each(
             {
                 shard: self._state.question(shard, "read", method, places[own], *arguments)
@@ -163,7 +163,7 @@ class Gatherer:
         return rows[of_place], ids[of_place], {name: column[of_place] for name, column in columns.items()}
 
     def hits(self, found: Candidates, code_scores: KeyScores, request: SearchRequest, **more: Any) -> Hits:
-        """What is stored of the hits, with their scores, and the share of the keywords that was searched."""
+        """The stored values of the hits, their scores, and the share of the keywords that was searched."""
         answered = sum(self.view.keywords_of[shard] for shard in self._answered)
         searched = answered / self.view.keywords if self.view.keywords else 1.0
         rows, ids, columns = self._stored(found.positions[found.positions >= 0], self._names(request))
@@ -333,7 +333,7 @@ class Gatherer:
 
 
 def pick(found: Found, places: Places) -> Columns:
-    """What came along with some of the places that a shard found."""
+    """The values that belong to some of the places that a shard found."""
     assert found.columns is not None
     flat, (rows, ids, columns) = found.places[found.places >= 0], found.columns
     order = np.argsort(flat, kind="stable")

@@ -130,7 +130,7 @@ class Loaded:
         return self.snapshot.starts[part] + places - self.starts[part]
 
     def columns(self, places: Places, names: Sequence[str]) -> Columns:
-        """What is stored of keywords of this share."""
+        """The stored columns of keywords of this share."""
         at, snapshot = self.positions(places), self.snapshot
         return snapshot.rows(at), snapshot.ids(at), {name: snapshot.column(name, at) for name in names}
 
@@ -206,7 +206,7 @@ class Loaded:
         return self.snapshot.codes(self.positions(places)).planes
 
     def codes(self, ids: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
-        """Which of these ids this shard has, and the planes [planes, found, words] of their codes."""
+        """The ids among these that this shard has, and the planes [planes, found, words] of their codes."""
         positions = self.snapshot.find(ids)
         found = np.flatnonzero(positions >= 0)
         return found, self.snapshot.codes(positions[found]).planes

@@ -29,7 +29,7 @@ READ_ONLY_HINT = "change it where its file system is mounted, then call refresh"
 
 @dataclass(frozen=True)
 class Assignment:
-    """What one shard has to search in one view; travels to the shard once."""
+    """The segments that one shard searches in one view; sent to the shard once."""
 
     view: str
     location: Location

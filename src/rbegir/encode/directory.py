@@ -57,7 +57,7 @@ DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "I8": np.dtype("i1")
 
 @dataclass(frozen=True)
 class DirectoryKind:
-    """What differs between kinds of directories: the format, and the words of messages."""
+    """The format and the wording of messages of one kind of directory."""
 
     format: str
     version: int

@@ -90,7 +90,7 @@ def takes_vectors(model: Encoder) -> bool:
 
 
 def key_scores(model: Encoder | None, values: npt.NDArray[np.int16]) -> KeyScores:
-    """What turns order keys of queries [Q, n] into scores: the model's own, or the cosines of codes."""
+    """The function from order keys of queries [Q, n] to scores: the model's own, or the cosines of codes."""
     made: KeyScores = getattr(getattr(model, "binarizer", None) or model, "key_scores", cosines)(values)
     return made
 
@@ -114,7 +114,7 @@ def decoder(model: Encoder | None) -> Binarizer | None:
 
 
 def expected(model: Encoder | None) -> dict[str, Any] | None:
-    """What an encoder expects of its codes, if it has measured anything."""
+    """The recall and error that an encoder expects of its codes, if it has measured any."""
     return getattr(getattr(model, "binarizer", None) or model, "expected", None)
 
 

@@ -42,7 +42,7 @@ KIND = DirectoryKind("rbegir-reranker", version=1, noun="reranker", article="a r
 
 
 class Spelling:
-    """What grams and words weigh: their inverse document frequencies in the texts that training saw."""
+    """The weights of grams and words: their inverse document frequencies in the texts that training saw."""
 
     def __init__(self, grams: Floats, words: Floats, mean_words: float) -> None:
         self.grams, self.words, self.mean_words = grams, words, mean_words
@@ -125,7 +125,7 @@ class Reranker:
     def scores(
         self, queries: list[str], texts: TextInput, offsets: Offsets, code_scores: npt.NDArray[Any]
     ) -> Floats:
-        """What orders the candidates, higher is better.  [candidates]"""
+        """The scores that order the candidates, higher is better.  [candidates]"""
         return self.combination(self.features(queries, texts, offsets, code_scores))
 
     def write(self, model: str | os.PathLike[str], fingerprint: str) -> None:

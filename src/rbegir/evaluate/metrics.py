@@ -104,7 +104,7 @@ def group_auc(scores: Scores) -> float:
 
 
 def _positives(scores: Scores) -> npt.NDArray[np.bool_]:
-    """Which of the scores [G, 1 + negatives] of groups, laid end to end, are positives: the first of each."""
+    """Mask of the positives, the first of each group, in the scores [G, 1 + negatives] laid end to end."""
     return np.asarray(np.arange(scores.size) % scores.shape[1] == 0)
 
 

@@ -94,7 +94,7 @@ def _above(scores: Scores, bar: npt.NDArray[np.float32]) -> tuple[npt.NDArray[An
 
 
 class Targets:
-    """Which positions of the corpus are right for which query."""
+    """The right positions in the corpus for each query."""
 
     def __init__(self, pairs: pa.Table, corpus: pa.StringArray) -> None:
         wanted = pairs["keyword"].cast(corpus.type).combine_chunks()

@@ -1,4 +1,4 @@
-"""What can be evaluated: anything that scores pairs of texts and searches a corpus.
+"""The scorers that can be evaluated: anything that scores pairs of texts and searches a corpus.
 
 `ModelScorer` scores by a model's embeddings, `RerankScorer` as a search with its reranker does. Beside them,
 what needs no learning and has to be beaten: `TriletterCosine`, the cosine of gram counts, and `BM25` over

@@ -32,7 +32,7 @@ Int64s = npt.NDArray[np.int64]
 
 
 class ColumnSpec(NamedTuple):
-    """What the directory of a segment says about a column."""
+    """The description of a column in the directory of a segment."""
 
     name: str
     type: str

@@ -220,7 +220,7 @@ def copy_model(source: Path, new: Path, old: Path | None = None) -> None:
 
 
 def model_paths(directory: Path) -> list[Path]:
-    """What is in the directory of a model; raises if anything but directories and regular files is."""
+    """The paths in the directory of a model; raises if any is not a directory or a regular file."""
     paths = sorted(disk.refuse_link(directory).rglob("*"))
     for path in paths:
         mode = path.lstat().st_mode

@@ -76,7 +76,7 @@ class Filter:
                 return passing
 
     def evaluation(self, segment: Segment) -> Generator[None, None, masks.Mask]:
-        """The same with a pause before each block. A mask that is known needs no block."""
+        """Evaluate a filter with a pause before each block. A mask that is known needs no block."""
         mask = self.known(segment)
         if mask is None:
             mask = masks.freeze((yield from self._evaluated(segment)))
@@ -93,7 +93,7 @@ class Filter:
                 segment.filters.pop(old, None)
 
     def known(self, segment: Segment) -> masks.Mask | None:
-        """What passes, if it is cached or somebody holds it."""
+        """The mask of what passes, if it is cached or still in use."""
         return None if self._key is None else segment.masks.get(self._key)
 
     def _evaluated(self, segment: Segment) -> Generator[None, None, masks.Mask]:

@@ -324,7 +324,7 @@ class File:
 
 
 def file_problem(path: Path, kind: FileKind, stamp: Stamp) -> str:
-    """What is wrong with a file, after checking every byte of it; an empty text if nothing is."""
+    """The problem with a file, after checking every byte of it, or an empty text."""
     try:
         return next((error.message for error in File(path, kind, stamp).damage()), "")
     except FileNotFoundError:

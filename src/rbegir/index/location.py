@@ -352,7 +352,7 @@ def _was_reranked(config: bytes) -> bool:
 
 
 def _weights_problem(path: Path, check: int) -> str:
-    """What is wrong with the weights of a model; an empty text if nothing is."""
+    """The problem with the weights of a model, or an empty text."""
     try:
         return "" if crc32c(map_file(path)) == check else "it does not match its checksum"
     except FileNotFoundError:

@@ -265,7 +265,7 @@ def query_texts(queries: Any) -> list[str] | None:
 
 
 class Scope(NamedTuple):
-    """What a search reads: segments with candidates, their partitions, and the filter of each query."""
+    """The scope of a search: segments with candidates, their partitions, and the filter of each query."""
 
     snapshot: Snapshot  # of these segments
     partitions: list[Partition]

@@ -121,7 +121,7 @@ class LiveRows:
 
 @dataclass(frozen=True)
 class Entry:
-    """What the manifest says about one segment."""
+    """The entry of one segment in the manifest."""
 
     file: str
     stamp: Stamp

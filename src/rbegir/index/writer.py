@@ -412,7 +412,7 @@ class Compaction:
         return masks.from_positions(np.concatenate(gone), count)
 
     def _deleted_since(self, before: LiveSegment, after: LiveSegment | None) -> Int64s:
-        """Which of the live keywords of a segment were deleted since, counted among the live ones.
+        """The live keywords of a segment that were deleted since, counted among the live ones.
 
         `after` is None if the segment has no live keyword left.
         """

@@ -116,7 +116,7 @@ def tails(delays: Sequence[float], usual_ms: float) -> list[Json]:
 
 @dataclass(frozen=True)
 class Wish:
-    """What a service must achieve."""
+    """The requirements on a service."""
 
     keywords: int
     latency_ms: float

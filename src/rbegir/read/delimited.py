@@ -117,7 +117,7 @@ class DelimitedSource(Source):
         return f"line {line:,}"
 
     def _batches(self, reader: pyarrow.csv.CSVStreamingReader) -> Iterator[pa.RecordBatch]:
-        """What the reader reads; a value that does not fit the type of its column is explained."""
+        """The batches of a reader; a value that does not fit the type of its column is explained."""
         try:
             yield from reader
         except pa.ArrowInvalid as error:

@@ -42,7 +42,7 @@ Wanted = Callable[[int, int], npt.NDArray[np.bool_]]  # (start, stop) → which 
 
 
 class FileRequest(NamedTuple):
-    """What to read of a file."""
+    """The columns and options with which a file is read."""
 
     names: Sequence[str]  # columns, whose text is not interpreted
     malformed: Malformed  # called for each malformed row

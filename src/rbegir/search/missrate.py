@@ -1,4 +1,4 @@
-"""What the published selection may miss: the appendix of the paper, for any l, queue length and size.
+"""How many hits the published selection may miss: the paper's appendix, for any l, queue length and size.
 
 Local selection keeps the best q of each thread's keywords. If X_t of the true top N fall on thread t, it
 loses max(0, X_t − q) of them, so that in total

@@ -48,7 +48,7 @@ def whole_thread_sizes(keywords: int, per_thread: int) -> dict[int, int]:
 
 
 def queue_heads(threads: Int64s, queue: int) -> npt.NDArray[np.bool_]:
-    """Which hits of one query are among the first `queue` of their thread; threads [hits] in total order."""
+    """Mask of the hits of a query among the first `queue` of their thread; threads [hits] in total order."""
     order = np.argsort(threads, kind="stable")
     ranked = threads[order]
     starts = np.flatnonzero(np.concatenate([[True], ranked[1:] != ranked[:-1]]))
@@ -59,7 +59,7 @@ def queue_heads(threads: Int64s, queue: int) -> npt.NDArray[np.bool_]:
 
 
 class PaperPlan(NamedTuple):
-    """What is known of a paper-mode search before it starts."""
+    """The partition sizes and certificate of a paper-mode search, known before it starts."""
 
     candidates: int
     kept: int  # hits per query: k, or all entries of all queues if they are fewer

@@ -1,4 +1,4 @@
-"""What a backend is given and what it returns: partitions, candidates, and their total order.
+"""The input and output of a backend: partitions, candidates, and their total order.
 
 The total order is (order key descending, position ascending), with the exact integer keys of `codes.score`.
 Positions count the keywords of all partitions in their order, masked ones included, so that the order of
@@ -42,7 +42,7 @@ class Partition(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """What the hits of each query are limited to, besides the candidates of the partitions."""
+    """Limits on the hits of each query, besides the candidates of the partitions."""
 
     floors: Int64s  # [queries] the least order key
     keys: Int64s  # [queries] of the hit behind which hits come in the total order …

@@ -1,4 +1,4 @@
-"""What a search may be asked for besides its queries: the one definition, and the one place of its checks.
+"""The options of a search besides its queries: their one definition, and the one place that checks them.
 
     SearchRequest      names, types, defaults and descriptions of the options
       ├─ arguments     of `search` and `search_codes` of Index, Generations, Cluster, Client and AsyncClient
@@ -191,11 +191,11 @@ class SearchRequest:
 
     @property
     def vector_pool(self) -> int:
-        """The same where candidates are reranked by vectors, which needs fewer."""
+        """Candidates by code where they are reranked by vectors, which needs fewer."""
         return self.candidates or max(VECTOR_CANDIDATES, 2 * 4 ** k_group(self.depth))
 
     def filters(self) -> QueryFilters:
-        """Which keywords of the tenant may be found."""
+        """The filters: which keywords of the tenant may be found."""
         return {"where": self.where, "allow": self.allow, "deny": self.deny, "must": self.must}
 
     @property

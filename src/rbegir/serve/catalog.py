@@ -188,7 +188,7 @@ class Catalog:
         return None
 
     def listed(self) -> list[dict[str, Any]]:
-        """What GET /v1/indexes says."""
+        """The response to GET /v1/indexes."""
         return [
             {
                 "name": name,

@@ -38,7 +38,7 @@ RowId = int | str
 
 @dataclass(frozen=True)
 class Change:
-    """What one request changes: rows by id; None deletes. With `fresh`, existing ids are refused.
+    """The changes of one request: rows by id; None deletes. With `fresh`, existing ids are refused.
 
     Or else: `where` selects the keywords to delete, `update` holds new attributes by id. With `tenant`, only
     keywords of that tenant are deleted.

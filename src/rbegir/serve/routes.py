@@ -186,7 +186,7 @@ class Handlers:
 
     @operation("read", "GET /v1/index", None, schema.IndexResponse)
     async def index(self, request: Request) -> Response:
-        """What is served: size, model, devices, segments, limits."""
+        """A description of the served index: size, model, devices, segments, limits."""
         return answer(self._service.info())
 
     @operation("write", "POST /v1/index:compact", None, schema.CompactResponse)

@@ -1,4 +1,4 @@
-"""What the service asks of an index that it serves, an `rbegir.Index` or `rbegir.Cluster`; hits explained.
+"""The interface that a served index offers, an `rbegir.Index` or `rbegir.Cluster`; explanations of hits.
 
 All calls block and may come from several threads at once; changes come from one thread, and `compact` from
 another.

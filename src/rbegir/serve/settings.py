@@ -18,7 +18,7 @@ def listed(tokens: Tokens) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Settings:
-    """What an operator may decide."""
+    """The settings of a service that its operator chooses."""
 
     # micro-batching
     max_batch: int = 128  # queries scored in one scan; 1 switches micro-batching off

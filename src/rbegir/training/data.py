@@ -233,7 +233,7 @@ class TrainingData:
 
 @dataclass
 class _Counts:
-    """What one process has found in its rows."""
+    """The counts of one process over its rows."""
 
     sizes: list[int] = field(default_factory=list)  # pairs in each chunk
     held: int = 0  # pairs held out

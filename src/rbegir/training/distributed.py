@@ -59,7 +59,7 @@ Keys = npt.NDArray[np.void]
 
 @dataclass(frozen=True)
 class Rank:
-    """Which process this is, of how many."""
+    """The number of this process, and how many there are."""
 
     number: int = 0
     world: int = 1
@@ -83,7 +83,7 @@ class RowPlan:
         return (numbers - begin) * self.rank.world // length
 
     def wanted(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
-        """Which of the rows are this process's."""
+        """Mask of the rows that belong to this process."""
         return np.asarray(self.owners(start, stop) == self.rank.number)
 
 
@@ -128,7 +128,7 @@ class OwnRows:
 
 
 def join(rank: Rank, found: list[Keys]) -> tuple[OwnRows, npt.NDArray[np.float32]]:
-    """What each process found of a chunk, by rank, put into the order of the file; and all weights."""
+    """The results of all processes for a chunk in the order of the file, and all weights."""
     keys = np.concatenate(found)
     owner = np.repeat(np.arange(rank.world, dtype=np.int16), [len(some) for some in found])
     order = np.argsort(keys["row"], kind="stable")

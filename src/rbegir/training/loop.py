@@ -271,7 +271,7 @@ class Run:
         return patience is not None and best is not None and self.position.epoch - best >= patience
 
     def _parameters(self) -> dict[str, Tensor]:
-        """Those of the model and, under `guide.`, of the guide."""
+        """The parameters of the model and, under `guide.`, of the guide."""
         guide = self.learner.guide
         beside = {} if guide is None else {f"guide.{name}": x for name, x in guide.state_dict().items()}
         return {**self.learner.model.state_dict(), **beside}

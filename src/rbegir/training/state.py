@@ -115,7 +115,7 @@ def load(
 
 
 def _tensors(learner: Learner) -> dict[str, Tensor]:
-    """What training changes, by its name in the file, without the moments of Adam and the best parameters."""
+    """The tensors that training changes, by name in the file; not Adam's moments and the best parameters."""
     tensors = {f"model.{name}": value for name, value in learner.model.state_dict().items()}
     tensors["gamma"] = learner.gamma.log.detach()
     if learner.guide is not None:

@@ -40,7 +40,7 @@ from rbegir.training.loss import Gamma, Guide, away, group_loss, score_function_
 
 
 class Output(NamedTuple):
-    """What one side computes for the loss, or the leaves that stand for it there."""
+    """The outputs of one side that enter the loss, or the leaves that stand for them there."""
 
     vector: Tensor  # [texts, n]
     log_prob: Tensor | None  # [texts] log P of the rows, for the stochastic estimator

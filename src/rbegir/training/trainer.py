@@ -320,7 +320,7 @@ train = _returning_the_model(run)
 
 
 def _rows(stream: PairStream | None, texts: pa.Array | None, seed: int) -> tuple[PairStream, int | None]:
-    """What to train on: the stream, or its pairs and those made of the corpus, and how many are clicked."""
+    """The training pairs: the stream, or its pairs and those made of the corpus, and how many are clicked."""
     if texts is None:
         if stream is None:
             raise InputError("training needs pairs, a corpus, or both", hint="give a file of one of them")

@@ -1,4 +1,4 @@
-"""What a search service and its clients say to each other, each thing written and read in one place.
+"""The messages between a search service and its clients, each written and read in one place.
 
     search      a search: the request as JSON, the hits as JSON or as an Arrow stream
     problems    errors: RFC 9457 documents

@@ -21,7 +21,7 @@ MAX_MESSAGE = 500  # characters of a message that came from elsewhere
 
 
 class ProblemKind(NamedTuple):
-    """What the service says about a kind of problem, and the error that a client raises for it."""
+    """A kind of problem: the response of the service, and the error that a client raises for it."""
 
     status: int
     title: str

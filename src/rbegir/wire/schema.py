@@ -115,7 +115,7 @@ class SearchQueries(
         {"queries": ["shoes"], "k": 3, "explain": True},
     ),
 ):
-    """What to search for: `queries` (texts), `codes` (made elsewhere) or `vectors` (for a Binarizer)."""
+    """The queries of a search: `queries` (texts), `codes` (made elsewhere) or `vectors` (for a Binarizer)."""
 
     queries: list[str] = _some("Texts to search for, each with a letter or a digit.", default_factory=list)
     codes: list[Code] = _some(
@@ -295,7 +295,7 @@ class StoredKeyword(_Response, title="StoredKeyword", json_schema_extra=_example
 
 
 class IndexResponse(_Response, title="IndexAnswer", extra="allow"):
-    """What is served."""
+    """A description of the served index."""
 
     keywords: int
     bytes_per_keyword: int

@@ -206,7 +206,7 @@ def write_hits(parts: Sequence[Hits], info: Mapping[str, Any], *, attributes: bo
 
 
 def _about(parts: Sequence[Hits]) -> dict[str, str]:
-    """What is known of a result as a whole."""
+    """The fields of a result that are not those of single hits."""
     first, about = parts[0], {}
     if first.recall is not None:
         about["recall"] = repr(first.recall)

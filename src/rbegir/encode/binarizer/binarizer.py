@@ -74,7 +74,7 @@ Notify = Callable[[float], None]
 
 
 class Choice(NamedTuple):
-    """What fitting decides by itself."""
+    """The settings that fitting chooses by itself."""
 
     shape: tuple[int, int]  # n and planes
     bend: float  # κ of `vectors.Space`
@@ -149,7 +149,7 @@ class Binarizer:
 
     @property
     def expected(self) -> dict[str, Any]:
-        """What fitting measured on held-out vectors; numbers are None if there were too few to hold any out.
+        """The figures measured on held-out vectors while fitting; None if there were too few to hold any out.
 
         metric                          what orders keywords
         score_error, …_interval         root mean square error of the scores of the ten best hits, and its
@@ -227,7 +227,7 @@ class Binarizer:
         return Codes.concat(parts) if parts else self._none(planes)
 
     def key_scores(self, values: npt.NDArray[np.int16]) -> KeyScores:
-        """What turns order keys [Q, k] of queries with these integers [Q, n] into scores."""
+        """The function from order keys [Q, k] of queries with these integers [Q, n] to scores."""
         self._check_fitted()
         if self.scoring_ is None:
             return cosines(values)
@@ -337,7 +337,7 @@ class Binarizer:
         return "fingerprint_" in self.__dict__
 
     def _choices(self, dims: int) -> list[Choice]:
-        """What fitting has to choose among, the plain one first."""
+        """The choices that fitting compares, the plain one first."""
         n, planes = self.__dict__["n"], self.__dict__["keyword_planes"]
         possible = [(n or default_n(dims), planes)]
         if self.bytes is not None:

@@ -74,7 +74,7 @@ STEPS = np.linspace(0.9, 1.1, 16)  # that are tried for each vector
 
 
 class Learned(NamedTuple):
-    """What encoding needs: the tensors of a stored Binarizer."""
+    """The tensors of a stored Binarizer that encoding needs."""
 
     mean: Floats  # [dims]: the centre, which is taken away from every vector
     metric: Floats  # [dims, dims] = W

@@ -154,7 +154,7 @@ class Space(NamedTuple):
 
     @property
     def bring(self) -> Callable[..., Floats]:
-        """What rows go through first."""
+        """The normalisation that rows go through first."""
         return unit if self.metric == "cosine" else plain
 
     def keywords(self, rows: Floats) -> Floats:

@@ -104,7 +104,7 @@ class Model:
 
     @cached_property
     def reranker(self) -> Reranker | None:
-        """What orders the first candidates by their texts; None if training made none."""
+        """The reranker, which orders the first candidates by their texts; None if training made none."""
         return self._read_reranker()
 
     def _read_reranker(self) -> Reranker | None:

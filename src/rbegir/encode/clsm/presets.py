@@ -119,7 +119,7 @@ def tower_of(config: ModelConfig, side: str) -> str:
 
 
 def iterations_of(config: ModelConfig, side: str) -> list[int]:
-    """Which B and R make plane 1, 2, … of a side."""
+    """The indices of B and R that make plane 1, 2, … of a side."""
     later = max(planes_of(config, side) - 1, 0)
     return list(range(later)) if config.time_varying else [0] * later
 

@@ -40,7 +40,7 @@ from rbegir.errors import whole_number
 
 
 class Embedding(NamedTuple):
-    """What a side computes for a batch of texts."""
+    """The outputs of a side for a batch of texts."""
 
     vector: Tensor  # [batch, n]: b^t of an RBE side, the tanh vector of a float side
     planes: tuple[Tensor, ...]  # b⁰, d⁰, d¹ …, each [batch, n] of ±1; empty for a float side

@@ -120,7 +120,7 @@ def measure(
 
 
 def key(row: Json) -> tuple[str, int, int]:
-    """What a row is of: a result has one of each."""
+    """The key of a row: a result has one row per key."""
     return row["method"], row["budget_bytes"], row["seed"]
 
 
@@ -130,7 +130,7 @@ def names(method: str) -> list[str]:
 
 
 class Drawn(NamedTuple):
-    """What one seed measures on."""
+    """The vectors and queries that one seed draws."""
 
     train: Floats  # [rows, dims]
     every: Floats  # [count, dims], those that are searched

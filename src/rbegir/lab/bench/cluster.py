@@ -1,4 +1,4 @@
-"""What a cluster costs and what it survives, on one machine with several processes.
+"""The overhead of a cluster and its behaviour under faults, on one machine with several processes.
 
     overhead   one shard against an Index in this process, the same queries in turns: the cost of a call
     scaling    one shard with one thread against two, the same work: ideal is half the time; beside them one

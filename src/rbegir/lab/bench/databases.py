@@ -44,7 +44,7 @@ ASKED = 100  # queries whose recall is measured
 
 @dataclass(frozen=True)
 class Stored:
-    """What a database stores and is asked: the files that `serve.prepare` writes, and k."""
+    """The data and queries of a database benchmark: the files that `serve.prepare` writes, and k."""
 
     folder: Path
     vectors: Floats  # [keywords, n]

@@ -66,7 +66,7 @@ def random_queries(batch: int, planes: int = QUERY_PLANES) -> npt.NDArray[np.int
 
 @dataclass(frozen=True)
 class ScanGrid:
-    """What is measured: the cells are all combinations of the lists."""
+    """The grid of measurements: its cells are all combinations of the lists."""
 
     keywords: Sequence[int]
     batches: Sequence[int]

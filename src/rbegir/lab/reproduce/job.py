@@ -37,7 +37,7 @@ FIRST = 2  # tiers that are made with every seed before any other
 
 @dataclass(frozen=True)
 class Request:
-    """What to make, where, and how large."""
+    """The tables to make, where, and how large."""
 
     tables: tuple[str, ...] = TABLES
     rows: tuple[str, ...] = ()  # these rows alone, whatever table they belong to

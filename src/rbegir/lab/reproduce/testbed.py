@@ -263,7 +263,7 @@ class Judgements:
             self._grade[key] = max(self._grade.get(key, 0), int(min(grade, len(GRADES) - 1)))
 
     def asked_in(self, labels: dict[str, pa.Table]) -> npt.NDArray[np.bool_]:
-        """Which of the queries are those of the slice whose figures are quoted: [queries]."""
+        """Mask [queries] of the slice whose figures are quoted."""
         found: npt.NDArray[np.bool_] = np.isin(
             self.queries.to_pylist(), labels[headline(labels) or "all"]["query"].to_pylist()
         )

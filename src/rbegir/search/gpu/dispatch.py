@@ -1,4 +1,4 @@
-"""Which scan for which batch: the one with the lowest measured cost.
+"""The choice of a scan for a batch: the one with the lowest measured cost.
 
 `costs.json` beside this file is the output of `rbegir bench costs` on one H200: milliseconds for 10⁹
 keywords, by kernel and shape. For another GPU, RBEGIR_GPU_COSTS names a file measured there.
@@ -25,7 +25,7 @@ VARIABLE = "RBEGIR_GPU_COSTS"
 
 
 class ScanShape(NamedTuple):
-    """What the cost of a scan depends on, besides the number of queries."""
+    """The sizes that the cost of a scan depends on, besides the number of queries."""
 
     n: int
     planes: int

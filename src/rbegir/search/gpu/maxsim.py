@@ -51,7 +51,7 @@ class Spans(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Share:
-    """What one device scores."""
+    """The part of the items that one device scores."""
 
     addresses: torch.Tensor  # [gathered keywords] int64
     spans: list[Spans]

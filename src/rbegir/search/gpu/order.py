@@ -27,7 +27,7 @@ RANKED = 1 << 15  # up to this many slots per query, ranks are counted
 
 
 class Survivors(NamedTuple):
-    """What passed a scan; counts may exceed the room, and slots beyond a count hold nothing."""
+    """The keywords that passed a scan; counts may exceed the room, and slots beyond a count hold nothing."""
 
     counts: torch.Tensor  # [width] int64: a bad threshold may let more than 2^31 pass
     positions: torch.Tensor  # [width, room] int64

@@ -129,7 +129,7 @@ def plane_words(pointer, step, offset, inside, P: tl.constexpr):
 
 @triton.jit
 def norm_loss(x0, x1, x2, x3, P: tl.constexpr):
-    """What a block takes away from the largest norm n·(2^P − 1)²."""
+    """The difference between the largest norm, n·(2^P − 1)², and that of a block."""
     spread = tl.zeros_like(x0).to(tl.int32)
     if P > 1:
         spread += (1 << (2 * P - 1)) * popcount(x0 ^ x1)

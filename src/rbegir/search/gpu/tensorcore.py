@@ -156,7 +156,7 @@ class _Scan(ctypes.Structure):
 
 @dataclass(frozen=True)
 class KernelShape:
-    """What a kernel is compiled for."""
+    """The constants that a kernel is compiled with."""
 
     n: int
     planes: int
@@ -282,7 +282,7 @@ def kernel(shape: KernelShape, width: int, device: int) -> Kernel:
 
 
 class PassTest(NamedTuple):
-    """What a kernel compares sums with: floors [buckets, width], or slopes and centres [width]."""
+    """The numbers that a kernel compares sums with: floors [buckets, width], or slopes, centres [width]."""
 
     width: int
     floors: torch.Tensor
