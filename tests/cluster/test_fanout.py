@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from rbegir.cluster import fanout
 from rbegir.cluster.fanout import Fanout
 from rbegir.cluster.pool import Layout
-from rbegir.cluster.shard import Failure, GoneError, pack
+from rbegir.cluster.shard import Failure, GoneError, pack, unpack
 from rbegir.errors import (
     BusyError,
     ClusterError,
@@ -146,5 +145,5 @@ def test_a_part_is_only_for_who_asked_for_it(nodes: Any) -> None:
 
 
 def test_errors_travel_whole() -> None:
-    there = pickle.loads(pack(failure(FilterError("no column", hint="look"))))
+    there = unpack(pack(failure(FilterError("no column", hint="look"))))
     assert (type(there.error), there.error.message, there.error.hint) == (FilterError, "no column", "look")

@@ -14,7 +14,6 @@ A question that is wrong (a filter that cannot be understood) is wrong everywher
 
 import itertools
 import math
-import pickle
 import threading
 import time
 from collections import deque
@@ -25,7 +24,7 @@ from typing import Any
 from rbegir import errors
 from rbegir.cluster.pool import Pool, root_cause
 from rbegir.cluster.session import import_ray
-from rbegir.cluster.shard import Failure, GoneError
+from rbegir.cluster.shard import Failure, GoneError, unpack
 from rbegir.cluster.view import View
 from rbegir.index.location import Location
 from rbegir.index.manifest import Manifest
@@ -129,7 +128,7 @@ class Fanout:
             return {}
         if answered != view:
             raise errors.ClusterError(f"shard {shard} answered for state {answered}, not for {view}")
-        answer = pickle.loads(packed)
+        answer = unpack(packed)
         if isinstance(answer, Failure):
             self._weigh(answer, replica, state)
             return {}
