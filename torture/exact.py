@@ -162,8 +162,8 @@ class World:
                 [partitions[i] for i in mine], values, k
             )
             own = np.concatenate([np.arange(starts[i], starts[i + 1]) for i in mine])
-            rows = searched.rows(own[part.positions.ravel()])
-            found.append(Candidates(part.keys, rows.reshape(part.positions.shape)))
+            theirs = searched.rows(own[part.positions.ravel()])
+            found.append(Candidates(part.keys, theirs.reshape(part.positions.shape)))
         merged_keys, merged_rows = _merge(found, len(values), k)
         yield "sharded", len(values), np.array_equal(merged_keys, keys) and np.array_equal(merged_rows, rows)
 
