@@ -164,6 +164,9 @@ def all_pairs(
         found.append(Pairs(left[np.nonzero(hits)[0]], of_hits, best.positions[hits]))
         held += found[-1].query.size
         left, k = left[full], 4 * k
+    if len(found) == 1:  # in order already
+        yield found[0]
+        return
     query, of_pairs, positions = (np.concatenate(column) for column in zip(*found, strict=True))
     order = np.argsort(query, kind="stable")
     yield Pairs(query[order], of_pairs[order], positions[order])
