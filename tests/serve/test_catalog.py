@@ -192,6 +192,20 @@ def test_any_name_can_be_pointed(folder: Path, name: str) -> None:
     assert told["names"][name] == "shop-1"
 
 
+def held_up(index: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+    """Searches of an index set the first event, and wait for the second."""
+    began, go = threading.Event(), threading.Event()
+    search = index.search_codes
+
+    def slow(*given: Any, **options: Any) -> Any:
+        began.set()
+        assert go.wait(PATIENT)
+        return search(*given, **options)
+
+    monkeypatch.setattr(index, "search_codes", slow)
+    return began, go
+
+
 def test_requests_that_have_begun_finish_on_the_old_index(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,15 +213,7 @@ def test_requests_that_have_begun_finish_on_the_old_index(
     with serving(in_folder(folder)) as client, ThreadPoolExecutor(1) as threads:
         catalog: Catalog = client.app.state.catalog  # type: ignore[attr-defined]
         old = catalog.services["shop"]
-        began, go = threading.Event(), threading.Event()
-        search = old.index.search_codes
-
-        def slow(*given: Any, **options: Any) -> Any:
-            began.set()
-            assert go.wait(PATIENT)
-            return search(*given, **options)
-
-        monkeypatch.setattr(old.index, "search_codes", slow)
+        began, go = held_up(old.index, monkeypatch)
         waiting = threads.submit(best, client, "shop")
         assert began.wait(PATIENT)
         assert client.put("/v1/aliases/shop", json={"index": "shop-2"}).status_code == 200
@@ -232,15 +238,7 @@ def test_a_name_is_pointed_back_while_the_old_index_still_answers(
     with serving(in_folder(folder)) as client, ThreadPoolExecutor(1) as threads:
         catalog: Catalog = client.app.state.catalog  # type: ignore[attr-defined]
         old = catalog.services["shop"]
-        began, go = threading.Event(), threading.Event()
-        search = old.index.search_codes
-
-        def slow(*given: Any, **options: Any) -> Any:
-            began.set()
-            assert go.wait(PATIENT)
-            return search(*given, **options)
-
-        monkeypatch.setattr(old.index, "search_codes", slow)
+        began, go = held_up(old.index, monkeypatch)
         waiting = threads.submit(best, client, "shop")
         assert began.wait(PATIENT)
         try:
