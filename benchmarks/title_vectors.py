@@ -45,21 +45,28 @@ def choose(titles: Path, redirects: Path, first: int, count: int) -> tuple[list[
     return kept, [(alias, place[title]) for title, alias in aliases.items()]
 
 
-def main(about: str | None, encode: Encode, first: int = 0, count: int = TITLES) -> None:
-    """Read the arguments, choose the texts, and write their vectors."""
+def arguments(about: str | None, count: int) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("titles", type=Path)
     parser.add_argument("redirects", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--limit", type=int, default=count, help="only this many titles, for a trial")
-    args = parser.parse_args()
-    kept, queries = choose(args.titles, args.redirects, first, args.limit)
-    args.out.mkdir(parents=True, exist_ok=True)
-    both = encode(kept, [alias for alias, _ in queries])
-    for name, vectors in zip(("keywords", "queries"), both, strict=True):
+    return parser.parse_args()
+
+
+def write(out: Path, keywords: Floats, queries: Floats, relevant: Sequence[int]) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    for name, vectors in (("keywords", keywords), ("queries", queries)):
         length = np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
-        np.save(args.out / f"{name}.npy", (vectors / length).astype(np.float16))
-    np.save(args.out / "relevant.npy", np.asarray([row for _, row in queries], np.int32))
+        np.save(out / f"{name}.npy", (vectors / length).astype(np.float16))
+    np.save(out / "relevant.npy", np.asarray(relevant, np.int32))
+
+
+def main(about: str | None, encode: Encode, first: int = 0, count: int = TITLES) -> None:
+    """Read the arguments, choose the texts, and write their vectors."""
+    args = arguments(about, count)
+    kept, queries = choose(args.titles, args.redirects, first, args.limit)
+    write(args.out, *encode(kept, [alias for alias, _ in queries]), [row for _, row in queries])
 
 
 def minilm(titles: Sequence[str], aliases: Sequence[str]) -> tuple[Floats, Floats]:

@@ -8,8 +8,8 @@
     python benchmarks/vector_sets.py title   DIRECTORY   OUT --seeds COUNT
 
 A directory holds `keywords.npy`, `queries.npy` and, for the task, `relevant.npy`
-(`benchmarks/title_vectors.py`, `benchmarks/lsa_vectors.py`); queries of GloVe and of patches
-(`benchmarks/patch_vectors.py`) are drawn from the vectors. OUT gets `accuracy-vectors-SET.json`, as
+(`title_vectors.py`, `clsm_vectors.py` and `lsa_vectors.py` beside this file); queries of GloVe and of
+patches (`patch_vectors.py`) are drawn from the vectors. OUT gets `accuracy-vectors-SET.json`, as
 `rbegir bench accuracy --out` writes it, after every row: a stopped run loses nothing and can be
 resumed. The most important steps come first: 2 bits per dimension with three seeds, then other sizes,
 then what is slow. The VECTORS of `glove` are the file data/glove_6B_50d_emb.npy of the Python package
@@ -34,7 +34,7 @@ from rbegir.lab.bench.host import describe
 from rbegir.lab.bench.quantizers import top
 from rbegir.read.vectors import map_vectors
 
-QUICK = ("binarizer", "turbovec", "scalar", "rabitq")
+QUICK = ("binarizer", "binarizer_reranked", "turbovec", "scalar", "rabitq")
 ONE_BIT: dict[str, Any] = {"bits": (1,), "methods": (*QUICK, "sign_rescore")}
 VARIANTS = ("binarizer_patient", "binarizer_quick", "binarizer_start", "binarizer_3_planes")
 SIZES: dict[str, Any] = {"bits": (1, 3, 4), "byte_budgets": (16, 32, 64, 96)}

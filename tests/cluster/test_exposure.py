@@ -88,6 +88,10 @@ def test_a_ray_without_tokens_is_warned_of(tmp_path: Path, protected: bool) -> N
             assert done.returncode == 0, done.stderr
             said = f"the Ray cluster at {address} accepts clients without a token" in done.stdout
             assert said == warns, (chosen, done.stdout)
+        if protected:
+            (tmp_path / ".ray" / "auth_token").write_text("6" * 64)
+            done = subprocess.run(command, env=environment, capture_output=True, text=True)
+            assert f"the Ray cluster at {address} requires a token" in done.stderr
     finally:
         head.terminate()
         head.wait()

@@ -38,6 +38,19 @@ UNPROTECTED = (
     "again with RAY_AUTH_MODE=token. If only trusted users reach its network, set RAY_AUTH_MODE=disabled to "
     "silence this warning."
 )
+# GcsClient is refused at once, ray.init after 20 s. It is private, so its other errors do not count.
+ATTEMPT = """
+import sys, ray
+try:
+    from ray._raylet import GcsClient
+    GcsClient(address=sys.argv[1])
+except ray.exceptions.AuthenticationError:
+    raise
+except Exception:
+    pass
+ray.init(address=sys.argv[1], log_to_driver=False)
+ray.shutdown()
+"""
 START_HINT = "start Ray there with `ray start --head`, or leave the address out to use this machine alone"
 
 _lock = threading.Lock()
@@ -176,10 +189,9 @@ def _has_token() -> bool:
 
 def _try(address: str, mode: str) -> ClusterError | VersionError | None:
     """Connect from a process of its own; None if that works, or else why not."""
-    source = "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False); ray.shutdown()"
     try:
         done = subprocess.run(
-            [sys.executable, "-c", source, address],
+            [sys.executable, "-c", ATTEMPT, address],
             capture_output=True,
             text=True,
             timeout=PROBE_SECONDS,
@@ -203,6 +215,11 @@ def _refusal(address: str, reason: str, said: str) -> ClusterError | VersionErro
         return VersionError(
             f"the Ray cluster at {address} has another version of Ray or Python: {reason}",
             hint="install the same versions on all nodes and here",
+        )
+    if "AuthenticationError" in said:
+        return ClusterError(
+            f"the Ray cluster at {address} requires a token, and this user has none that it accepts",
+            hint="copy ~/.ray/auth_token from a node of the cluster, or name its file in RAY_AUTH_TOKEN_PATH",
         )
     return ClusterError(f"Ray could not connect to {address}: {reason}", hint=START_HINT)
 
