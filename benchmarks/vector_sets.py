@@ -75,8 +75,10 @@ def lsq_steps() -> Iterator[Step]:
 
 def large_steps(common: Step = LARGE) -> Iterator[Step]:
     """Sets of hundreds of dimensions."""
-    yield {**common, "methods": ("pq", *QUICK, "rq", "opq")}
-    yield {**common, "methods": (*QUICK, "pq", "rq", "opq"), "seeds": 3}
+    yield {**common, "methods": ("pq", *QUICK, "rq")}
+    yield {**common, "methods": (*QUICK, "pq", "rq"), "seeds": 3}
+    yield {**common, "methods": ("opq",)}
+    yield {**common, "methods": ("opq",), "seeds": 3}
     yield {**common, "methods": ("prq", *VARIANTS)}
     yield {**common, **ONE_BIT}
     yield {**common, **SIZES, "methods": QUICK}
