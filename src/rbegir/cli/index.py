@@ -24,6 +24,7 @@ app = typer.Typer(no_args_is_help=True, help="Build and change a stored index.")
 TEXTS = "one per line (.txt, or - for standard input), or Parquet, CSV, TSV or JSONL with a text column."
 VECTORS = "Or vectors: .npy, .fvecs or .bvecs."
 ID_TYPES = ("int64", "string")
+WORD_TEXTS = 1_000_000  # that words are weighed by, at most
 VECTOR_COLUMN = option(
     None, "Column of a Parquet file that holds vectors; they are encoded, not the texts.", metavar="COLUMN"
 )
@@ -58,6 +59,9 @@ def build(
         "dimension if --n is not given.",
         "--bytes",
     ),
+    words: bool = option(
+        False, "With --encoder: searches by text also find and order keywords by their words."
+    ),
     text_column: str = options.TEXT_COLUMN,
     id_column: str = options.ID_COLUMN,
     id_type: str | None = options.ID_TYPE,
@@ -88,6 +92,8 @@ def build(
         raise InputError("vectors are encoded by a Binarizer", hint="leave out --encoder and --cluster")
     if metric is not None and not vectors:
         raise InputError("--metric is for vectors", hint="a model has its own")
+    if words and not encoder:
+        raise InputError("--words belongs to --encoder", hint="a trained model searches by words already")
     given = {"n": n, "keyword_planes": keyword_planes, "bytes": code_bytes}
     shape = {name: value for name, value in given.items() if value is not None}
     if shape and not vectors and not encoder:
@@ -126,7 +132,7 @@ def build(
     if vectors:
         model: Encoder = _vector_encoder(sources, stream, shape, metric)
     elif encoder:
-        model = _sentence_encoder(encoder, stream, shape)
+        model = _sentence_encoder(encoder, stream, shape, words)
     else:
         model = rbegir.Model.load(sources[0])
     with rbegir.Index.build(out, model, stream, upsert=upsert, **made_with) as index:
@@ -368,11 +374,13 @@ def migrate(
         print("the keywords left have no stored text to encode", file=sys.stderr)
 
 
-def _sentence_encoder(name: str, stream: TextStream, shape: dict[str, int]) -> Encoder:
+def _sentence_encoder(name: str, stream: TextStream, shape: dict[str, int], words: bool) -> Encoder:
     """A sentence-transformers model; without an RBE head it gets a Binarizer fitted on the first texts."""
     from rbegir.encode.sentence.encoder import FIT_TEXTS, SentenceEncoder
 
     encoder = SentenceEncoder.load(name)
+    if words:
+        encoder.learn_words(options.take_texts(stream, WORD_TEXTS))
     if encoder.head is not None:
         if shape:
             raise InputError(

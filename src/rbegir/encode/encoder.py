@@ -9,12 +9,14 @@ A `Model`, a `Binarizer`, a `SentenceEncoder` or any class with these attributes
     expected                what was measured of its codes when it was fitted (a Binarizer)
     binarizer               the encoder that has these two instead, if any (a SentenceEncoder)
     vectors(texts, "query") the vectors of queries that this encoder encodes (a SentenceEncoder)
+    reranker                orders the best hits of a text again (a Model, a SentenceEncoder)
 
 *In an index* a model or a Binarizer is stored whole. Of a SentenceEncoder, which may be gigabytes, the index
 keeps where it is and its fingerprint; neither writing nor reading that needs any package of encoders:
 
     model/encoder.json     format, version, kind, reference (a path or a name), fingerprint, crc32c of these
     model/binarizer/       the Binarizer of an encoder that makes vectors, if it has one
+    model/rerank/          the weights of words, if it has learned any
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from rbegir.encode.binarizer.binarizer import KIND as BINARIZER_KIND
 from rbegir.encode.binarizer.binarizer import Binarizer
 from rbegir.encode.clsm.model import Model
 from rbegir.encode.directory import is_kind
+from rbegir.encode.reranker import read as read_reranker
 from rbegir.errors import CorruptError, InputError, VersionError
 
 if TYPE_CHECKING:
@@ -163,9 +166,10 @@ def load_encoder(directory: Path, *, threads: int | None = None) -> Encoder:
 def verify_encoder(directory: Path) -> None:
     """Check every byte of a stored encoder, or of the reference to a sentence encoder; raises FileError."""
     if is_reference(directory):
-        read_reference(directory)
+        body = read_reference(directory)
         if (directory / BINARIZER).is_dir():
             Binarizer.load(disk.refuse_link(directory / BINARIZER))
+        read_reranker(directory, body["fingerprint"], None)
     elif is_kind(directory, BINARIZER_KIND):
         Binarizer.load(directory)
     else:

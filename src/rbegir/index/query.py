@@ -388,11 +388,12 @@ def encoded(
 ) -> tuple[Codes, list[str] | None, Reranker | VectorReranker | None]:
     """The codes of texts or vectors, the texts, and what may order the hits of this request again.
 
-    Hits of a Binarizer are reranked only if that is asked for.
+    Hits of a Binarizer are reranked only if that is asked for, and if there is no reranker for texts.
     """
-    texts, binarizer = query_texts(queries), decoder(model) if request.rerank else None
+    texts = query_texts(queries)
+    reranker = getattr(model, "reranker", None) if request.may_rerank else None
+    binarizer = decoder(model) if request.rerank and (reranker is None or texts is None) else None
     if binarizer is None:
-        reranker = getattr(model, "reranker", None) if request.may_rerank else None
         return encode_queries(model, queries), texts, reranker
     if binarizer.metric == "ip":
         raise InputError(

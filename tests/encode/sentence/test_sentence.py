@@ -235,6 +235,59 @@ def test_a_model_without_head_gets_a_binarizer(plain: SentenceEncoder, minilm: P
     assert read_reference(tmp_path / "b.rbe" / "model")["reference"] == str(minilm)
 
 
+def cosine_of(encoder: SentenceEncoder, query: str, text: str) -> float:
+    """Of their codes."""
+    a, b = encoder.encode_queries([query]).values()[0], encoder.encode_keywords([text]).values()[0]
+    lengths = np.linalg.norm(a.astype(float)) * np.linalg.norm(b.astype(float))
+    return float(a.astype(int) @ b.astype(int) / lengths)
+
+
+def test_words_beside_meaning(plain: SentenceEncoder, tmp_path: Path) -> None:
+    """A score is the cosine of the codes + ½ · the share of the query's words that the text has."""
+    encoder = SentenceEncoder(plain.model, reference=plain.reference).fit(TEXTS, n=128)
+    assert encoder.learn_words(TEXTS) is encoder
+    rbegir.Index.create(tmp_path / "e.rbe", encoder).close()
+    with rbegir.Index.open(tmp_path / "e.rbe") as index:
+        index.add([*TEXTS, "order 4711 of part XK-2207", "order 4712 of part XK-2209"])
+        index.add([""])  # a keyword without a word
+        wanted = ["cheap flights to rome", "order 4711 of part XK-2207"]
+        queries = ["flights to rome", "xk-2207"]
+        hits = index.search(queries, k=15, why=True)
+        assert hits.reranked
+        assert hits.why is not None
+        assert hits.texts[:, 0].tolist() == wanted
+        for query, text, share in ((0, wanted[0], 1), (1, wanted[1], 1), (1, "cake recipe", 0)):
+            at = hits.texts[query].tolist().index(text)
+            cosine = cosine_of(encoder, queries[query], text)
+            assert hits.scores[query, at] == pytest.approx(cosine + 0.5 * share, abs=1e-6)
+            assert (hits.why[query, at].meaning, hits.why[query, at].words) == (
+                pytest.approx(cosine, abs=1e-4),
+                share,
+            )
+        forced = index.search("xk-2207", k=2, rerank=True)
+        assert forced.ids.tolist() == hits.ids[1:2, :2].tolist()  # by words, not by decoded vectors
+        plain_hits = index.search(queries, k=15, rerank=False)
+        by_code = index.search_codes(encoder.encode_queries(queries), k=15)
+        assert (plain_hits.ids.tolist(), plain_hits.scores.tolist()) == (
+            by_code.ids.tolist(),
+            by_code.scores.tolist(),
+        )
+        index.verify()
+    (weights,) = (tmp_path / "e.rbe" / "model" / "rerank").glob("*.safetensors")
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    with rbegir.Index.open(tmp_path / "e.rbe") as index, pytest.raises(CorruptError):
+        index.verify()
+
+
+def test_words_beside_trained_codes(saved: Path, tmp_path: Path) -> None:
+    encoder = SentenceEncoder.load(saved).learn_words(pa.array(TEXTS))
+    with rbegir.Index.create(tmp_path / "f.rbe", encoder) as index:
+        index.add(TEXTS)
+        assert index.search("brad bake", k=1).texts.tolist() == [["how to bake bread"]]  # a typo, too
+
+
 def test_an_encoder_in_memory_cannot_be_stored(plain: SentenceEncoder, tmp_path: Path) -> None:
     encoder = SentenceEncoder(plain.model).fit(TEXTS, n=64)
     with pytest.raises(MismatchError, match="made from a model in memory"):
@@ -319,6 +372,15 @@ def test_build_and_search_from_the_shell(minilm: Path, tmp_path: Path) -> None:
     assert found.exit_code == 0, found.exception
     (answer,) = json.loads(found.stdout)
     assert {hit["text"] for hit in answer["hits"]} == {"used cars", "second hand automobiles"}
+    assert all(hit["score"] == hit["code_score"] for hit in answer["hits"])
+
+    shape = ("--n", 64, "--words", "--overwrite")
+    built = run_command("index", "build", "--encoder", minilm, texts, "--out", out, *shape)
+    assert built.exit_code == 0, built.exception
+    found = run_command("search", out, "hand", "-k", 1, "--json")
+    ((best,),) = [answer["hits"] for answer in json.loads(found.stdout)]
+    assert best["text"] == "second hand automobiles"
+    assert best["score"] > best["code_score"]
 
 
 def test_bytes_choose_the_codes(minilm: Path) -> None:
@@ -358,6 +420,7 @@ def test_bad_arguments_of_build(saved: Path, tmp_path: Path) -> None:
         (["only-one"], "expected MODEL and TEXTS, got only-one"),
         (["--encoder", "e", "a", "b"], "expected TEXTS alone, got a, b"),
         (["model", texts, "--n", "64"], "--n, --keyword-planes and --bytes belong to --encoder"),
+        (["model", texts, "--words"], "--words belongs to --encoder"),
         (["--encoder", "no/such", texts], "there is no encoder 'no/such'"),
         (["--encoder", saved, texts, "--n", "64"], "are for encoders without an RBE head"),
     ):

@@ -6,9 +6,13 @@
 A model that ends in an `RBEHead` makes codes itself. Any other makes vectors, and a Binarizer, fitted on
 some of the texts to be stored, turns those into codes.
 
+*Words.* Vectors find what a text means, and may miss a name, a number or a rare word in it. After
+`learn_words(texts)`, searches by text take the best keywords by words as candidates, too, and order all
+candidates by meaning and words together (`rbegir.encode.reranker`).
+
 An index does not keep the encoder, which may be gigabytes, but where it is, its fingerprint, which covers all
-weights, and the Binarizer (`rbegir.encode.encoder`). If the encoder is gone or has changed, encoding a text
-fails with an error that says so; the index can still be searched by codes.
+weights, the Binarizer and the weights of words (`rbegir.encode.encoder`). If the encoder is gone or has
+changed, encoding a text fails with an error that says so; the index can still be searched by codes.
 
 *Nothing is fetched.* A name is looked up in the local Hugging Face cache and nowhere else. A model's own code
 is never run: the classes of its modules are those listed here, weights are safetensors, never pickle, and a
@@ -35,12 +39,15 @@ from rbegir.base.disk import read_small, refuse_link
 from rbegir.codes.planes import Codes
 from rbegir.encode.binarizer.binarizer import MIN_ROWS, Binarizer
 from rbegir.encode.encoder import BINARIZER, NEEDED, read_reference, write_reference
+from rbegir.encode.reranker import Reranker
+from rbegir.encode.reranker import read as read_reranker
 from rbegir.errors import FileError, InputError, MismatchError, needing
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
     from rbegir.encode.sentence.head import RBEHead
+    from rbegir.read.tokenizer import TextInput
 
 HEAD = "rbegir.heads.sentence.RBEHead"  # as saved models name the class
 TRANSFORMER = "base.modules.transformer.Transformer"
@@ -86,6 +93,7 @@ class SentenceEncoder:
     ) -> None:
         """`reference`: the path or name under which `load` finds the model again; None cannot be stored."""
         self.model, self.binarizer, self.reference, self.batch_size = model, binarizer, reference, batch_size
+        self.reranker: Reranker | None = None
         self.head = _head_of(model)
         if self.head is not None and binarizer is not None:
             raise InputError("the model ends in an RBE head, so it takes no binarizer", hint="leave it out")
@@ -127,6 +135,11 @@ class SentenceEncoder:
         vectors = np.concatenate(parts)
         binarizer = Binarizer(vectors.shape[1], n, query_planes, keyword_planes, bytes=bytes)
         self.binarizer = binarizer.fit(vectors, notify=lambda done: notify(ENCODING + (1 - ENCODING) * done))
+        return self
+
+    def learn_words(self, texts: TextInput) -> Self:
+        """Let searches by text go by words, too. Words weigh more the rarer they are in these texts."""
+        self.reranker = Reranker.by_words(texts[i : i + BLOCK] for i in range(0, len(texts), BLOCK))
         return self
 
     @property
@@ -174,7 +187,7 @@ class SentenceEncoder:
         return out
 
     def save(self, directory: str | os.PathLike[str]) -> None:
-        """Store where the model is, and the Binarizer, for an index."""
+        """Store where the model is, the Binarizer and the weights of words, for an index."""
         if self.reference is None:
             raise MismatchError(
                 "this encoder was made from a model in memory, so an index cannot say where it is",
@@ -182,6 +195,8 @@ class SentenceEncoder:
             )
         if self.binarizer is not None:
             self.binarizer.save(Path(directory) / BINARIZER)
+        if self.reranker is not None:
+            self.reranker.write(directory, self.fingerprint)
         write_reference(Path(directory), self.reference, self.fingerprint)
 
     def _fitted(self) -> Binarizer:
@@ -211,6 +226,7 @@ def load_reference(directory: Path) -> SentenceEncoder:
             f"{reference} is not the encoder that this index was built with: its weights differ",
             hint="put the old one back, or build the index again",
         )
+    encoder.reranker = read_reranker(directory, encoder.fingerprint, None)
     return encoder
 
 
