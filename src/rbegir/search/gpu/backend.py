@@ -92,6 +92,8 @@ class GpuBackend(Backend):
             blocks = [
                 self._search(placed, streamed, values[q : q + step], k) for q in range(0, len(values), step)
             ]
+        if len(blocks) == 1:  # a copy of many hits would cost the caller a millisecond
+            return blocks[0]
         return Candidates(*(np.concatenate(arrays) for arrays in zip(*blocks, strict=True)))
 
     def _maxsim(self, parts: list[Partition], values: Values, order: ItemOrder, k: int) -> ItemHits:
