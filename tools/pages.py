@@ -167,6 +167,7 @@ def benchmarks() -> Json:
         "serve": load("serve"),
         "filters": load("filters"),
         "join": load("join") if (RESULTS / "join.json").exists() else None,
+        "join_gpu": load("join-gpu") if (RESULTS / "join-gpu.json").exists() else None,
         "growth": load("growth"),
         "everyday": load("everyday"),
         "rerank": load("rerank"),

@@ -59,11 +59,16 @@ class Residual:
 
     def _next(self, left: Tensor, book: Tensor) -> Tensor:
         """Residuals of the best sums with one more codeword: [rows, beam, dims], best first"""
-        size = left.square().sum(dim=2, keepdim=True) + book.square().sum(dim=1)
-        cost = (size - 2 * (left @ book.T)).flatten(1)  # [rows, beam · codewords]
+        rows, width, dims = left.shape
+        flat = left.reshape(-1, dims)
+        cost = torch.addmm(book.square().sum(dim=1), flat, book.T, alpha=-2)  # [rows · width, codewords]
+        cost += torch.linalg.vector_norm(flat, dim=1, keepdim=True).square()
+        cost = cost.view(rows, -1)
         best = cost.topk(min(self.beam, cost.shape[1]), largest=False, sorted=True).indices
-        parent = (best // len(book))[:, :, None].expand(-1, -1, left.shape[2])
-        return left.gather(1, parent) - book[best % len(book)]
+        parent = best // len(book) + torch.arange(0, rows * width, width, device=best.device)[:, None]
+        found = flat.index_select(0, parent.flatten())
+        found -= book.index_select(0, (best % len(book)).flatten())
+        return found.view(rows, -1, dims)
 
 
 def k_means(points: Tensor, count: int, chance: torch.Generator) -> Tensor:
