@@ -170,6 +170,7 @@ def benchmarks() -> Json:
         "join_gpu": load("join-gpu") if (RESULTS / "join-gpu.json").exists() else None,
         "growth": load("growth"),
         "everyday": load("everyday"),
+        "encoder_words": load("everyday-encoder"),
         "rerank": load("rerank"),
         "encode": load("encode-cpu"),
         "encode_gpu": load("encode-h200"),
