@@ -92,7 +92,6 @@ WISHES = (
 SINCE_USEARCH_INDEX = "2026-11-19T14:00"  # from then on, usearch is searched by an index
 SINCE_DIGITS = "2026-11-18T13:49"  # from then on, many bits per dimension may be digits
 DIGITS = 5  # bits per dimension from which they are tried
-ELSEWHERE = {"a59eacd2e65d", "3419cbe90678"}  # commits that results name and this repository does not hold
 
 
 def render(template: str, **figures: Any) -> str:
@@ -106,8 +105,8 @@ def between_marks(path: Path, text: str) -> str:
 
 
 def unclean(*commits: str | None) -> str:
-    """A mark for figures that no commit here can repeat: measured from changed files or from another commit."""
-    return " ‡" if any(c is None or c.endswith("+") or c in ELSEWHERE for c in commits) else ""
+    """A mark for figures that no commit can repeat: measured from changed files or from an unknown commit."""
+    return " ‡" if any(c is None or c.endswith("+") for c in commits) else ""
 
 
 def benchmarks() -> Json:
