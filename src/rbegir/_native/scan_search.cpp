@@ -13,6 +13,7 @@ namespace rbegir::scan {
 namespace {
 
 constexpr size_t SAMPLE = 64;        // one group of so many is sampled for the first threshold
+constexpr size_t FILTERED_SAMPLE = 16, FILTERED_RUN = 8;  // with filters more, and a cache line of each mask at a time
 constexpr size_t SMALL = 4096;       // so few keywords are scanned without a threshold
 constexpr double FEW_LANES = 1.25;   // Kernel::few for one word and one plane, at most
 constexpr size_t QUERY_TILE = 256;   // queries whose tables stay in L2
@@ -48,7 +49,9 @@ class Searcher {
         std::vector<size_t> open(queries.size());
         for (size_t q = 0; q < queries.size(); ++q) open[q] = q;
         Work some;
-        if (work.candidates > SMALL) some = work.sample(partitions_, SAMPLE);
+        const bool filtered = !partitions_[0].filters.empty();
+        if (work.candidates > SMALL)
+            some = work.sample(partitions_, filtered ? FILTERED_SAMPLE : SAMPLE, filtered ? FILTERED_RUN : 1);
         for (const size_t generosity : {1, 8, 0}) {
             if (open.empty()) break;
             const double fraction = static_cast<double>(some.candidates) / static_cast<double>(work.candidates);
