@@ -117,6 +117,20 @@ MUTANTS = {
     "what filters pass in the first block, for all blocks": Mutant(
         "scan_worker.cpp", "flushed_ += slots_.size();", ""
     ),
+    "only the groups that the first query wants transposed": Mutant(
+        "scan_worker.cpp", "wanted[i] |= first[q * task_groups_ + i];", "wanted[i] |= q ? 0 : first[i];"
+    ),
+    "candidates of the first block scored for all blocks": Mutant(
+        "scan_worker.cpp", "flushed_ += slots;", ""
+    ),
+    "only the first candidate of a group scored": Mutant("scan_512.hpp", "while (more) {", "while (false) {"),
+    "groups behind the last eight never listed": Mutant("scan_512.hpp", "if (g < groups) {", "if (false) {"),
+    "the last word of an odd number lost": Mutant(
+        "scan_512.hpp", "const int w = both ? word + half : word;", "const int w = both ? word + half : 0;"
+    ),
+    "the first word of an odd number for the second": Mutant(
+        "scan_512.hpp", "16 * j, both ? 16 : 8);", "16 * j, 16);"
+    ),
     "filters forgotten in place": Mutant(
         "scan_worker.cpp",
         "events_[e].lanes & partition.candidates(g, filter)",

@@ -141,6 +141,37 @@ def test_filters_that_pass_few_beside_filters_that_pass_much(isa: str, n: int, p
                 assert row[row >= 0].tolist() == wanted.tolist()
 
 
+@every_isa(*EMULATED)
+@pytest.mark.parametrize(
+    ("n", "planes"), [(64, 1), (64, 2), (64, 3), (128, 1), (192, 1), (192, 3), (1024, 4)]
+)
+def test_filters_that_pass_few(isa: str, n: int, planes: int) -> None:
+    """Borders of groups and blocks, full groups, bits behind the last keyword, nothing, a large k."""
+    rng = np.random.default_rng([n, planes])
+    pool = Codes(rng.integers(0, 2**64, (planes, 50, n // 64), dtype=np.uint64), n)  # ties abound
+    sizes = (1, 63, 64, 65, 450) if n == 1024 else (1, 63, 64, 65, 7 * 64, 9 * 64 + 1, 257 * 64 + 63)
+    for count in sizes:
+        place = np.arange(count)
+        passing = rng.random((12, count)) < np.array([0, 1, 1, 1, 2, 2, 3, 3, 4, 4.5, 1, 1])[:, None] / 64
+        passing[1] = (place == 0) | (place == count - 1)
+        passing[2] = place // 64 == count // 64 // 2  # a group and nothing else
+        passing[3] = (place % 65 == 0) & (place // 64 % 3 == 1)
+        own = [masks.from_bools(one).copy() for one in passing]
+        for mask in own[::2]:
+            mask[-1] |= np.uint64(2**64 - 2 ** (count % 64 or 64))
+        parts = [
+            Partition(pack(pool[rng.integers(0, 50, count)]), count, None, tuple(own)),
+            Partition(pack(pool[rng.integers(0, 50, 3)]), 3, None, (None, *[masks.empty(3)] * 11)),
+        ]
+        values = rng.integers(-7, 8, (12, n)).astype(np.int16)
+        limits = Limits.none(12)._replace(filters=np.arange(12))
+        for k, threads in ((1, 1), (20, 2), (700, 1)):
+            found = CpuBackend(n, planes, threads=threads, isa=isa).search(parts, values, k, limits)
+            wanted = ReferenceBackend(n, planes).search(parts, values, k, limits)
+            np.testing.assert_array_equal(found.positions, wanted.positions)
+            np.testing.assert_array_equal(found.keys, wanted.keys)
+
+
 def test_a_score_passes_exactly_when_its_float_does() -> None:
     """The least key of scores that hits have, and of the floats beside them: 4 × 34,000 results."""
     rng = np.random.default_rng(0)

@@ -53,12 +53,103 @@ void compact_512(const Shape &shape, Group group, uint64_t lanes, uint8_t *out, 
             Ops::store(out + fill, Ops::compress8(lanes, Ops::load(group.data + p * group.stride + r * GROUP)));
 }
 
+// Where the words of a keyword stand among those of its group, and back.
+template <class Number>
+RBEGIR_INLINE Number slot_of(const Number &lane) { return (lane & 15) << 2 | lane >> 4; }
+RBEGIR_INLINE int lane_in(int slot) { return (slot & 3) << 4 | slot >> 2; }
+
+// The words of each keyword side by side, [64 slots][planes · words]. Sixteen rows of bytes are two words of 64
+// keywords.
+// Interleaving the bytes of rows i and i + 8, in each 16 bytes, to vectors 2·i and 2·i + 1 moves the highest bit of the
+// number of a row to the lowest of the place in 16 bytes, and the highest of that to the lowest of the number of a
+// vector. After four times both have changed places: vector i has two words of keywords i, 16 + i, 32 + i and 48 + i.
+template <class Ops>
+void transpose_512(const Shape &shape, Group group, uint64_t *out) {
+    using V = typename Ops::V;
+    const int width = shape.planes * shape.words;
+    for (int word = 0; word < width; word += 2) {
+        const bool both = word + 1 < width;
+        V rows[16], next[16];
+#pragma GCC unroll 2
+        for (int half = 0; half < 2; ++half) {
+            const int w = both ? word + half : word;
+            const uint8_t *from = group.data + w / shape.words * group.stride + w % shape.words * 8 * GROUP;
+#pragma GCC unroll 8
+            for (int r = 0; r < 8; ++r) rows[8 * half + r] = Ops::load(from + r * GROUP);
+        }
+#pragma GCC unroll 4
+        for (int step = 0; step < 4; ++step) {
+#pragma GCC unroll 8
+            for (int i = 0; i < 8; ++i) {
+                next[2 * i] = Ops::low_turns8(rows[i], rows[i + 8]);
+                next[2 * i + 1] = Ops::high_turns8(rows[i], rows[i + 8]);
+            }
+#pragma GCC unroll 16
+            for (int i = 0; i < 16; ++i) rows[i] = next[i];
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < 16; ++i) {
+            if (width == 2) {
+                Ops::store(reinterpret_cast<uint8_t *>(out + 8 * i), rows[i]);
+                continue;
+            }
+            uint8_t words[GROUP];
+            Ops::store(words, rows[i]);
+            for (int j = 0; j < 4; ++j)
+                __builtin_memcpy(out + (4 * i + j) * width + word, words + 16 * j, both ? 16 : 8);
+        }
+    }
+}
+
+// As list_places, but slots, and in another order: one of each of eight groups at a time, then again of those groups
+// that have more.
+template <class Ops>
+int list_abreast(const uint64_t *candidates, int groups, uint16_t *places) {
+    uint64_t left[MAX_EACH + ABREAST], starts[MAX_EACH + ABREAST];  // groups that have more, and their first places
+    int count = 0, more = 0;
+    const auto take = [&](const Words &lanes, const Words &start) __attribute__((always_inline)) {
+        const Words below = lanes - 1, rest = lanes & below, lane = popcounts(~lanes & below);
+        const uint32_t some = Ops::nonzero64(lanes), again = Ops::nonzero64(rest);
+        const Words place = start + slot_of(lane);
+        const Words next = Ops::compress64(again, rest), at = Ops::compress64(again, start);
+        Ops::narrow64(Ops::compress64(some, place), places + count);
+        __builtin_memcpy(left + more, &next, sizeof next);
+        __builtin_memcpy(starts + more, &at, sizeof at);
+        count += __builtin_popcount(some);
+        more += __builtin_popcount(again);
+    };
+    Words lanes{}, start{};
+    for (int i = 0; i < ABREAST; ++i) start[i] = static_cast<uint64_t>(i) * GROUP;
+    int g = 0;
+    for (; g + ABREAST <= groups; g += ABREAST, start += GROUP * ABREAST) {
+        __builtin_memcpy(&lanes, candidates + g, sizeof lanes);
+        take(lanes, start);
+    }
+    if (g < groups) {
+        lanes = Words{};
+        __builtin_memcpy(&lanes, candidates + g, (groups - g) * sizeof *candidates);
+        take(lanes, start);
+    }
+    while (more) {
+        const int all = more;
+        const Words none{};
+        __builtin_memcpy(left + all, &none, sizeof none);
+        more = 0;
+        for (int i = 0; i < all; i += ABREAST) {
+            __builtin_memcpy(&lanes, left + i, sizeof lanes);
+            __builtin_memcpy(&start, starts + i, sizeof start);
+            take(lanes, start);
+        }
+    }
+    return count;
+}
+
 // As exact_each, for eight keywords at a time.
 template <class Ops>
-int exact_abreast(const Shape &any_shape, const QueryBits &any_query, const Reach &reach, const uint64_t *rows,
-                  size_t stride, const uint64_t *candidates, int groups, uint16_t *__restrict places,
+int exact_abreast(const Shape &any_shape, const QueryBits &any_query, const Reach &reach, const uint64_t *words,
+                  const uint64_t *candidates, int groups, uint16_t *__restrict places,
                   int64_t *__restrict deficits, int32_t *__restrict classes) {
-    const int count = list_places(candidates, groups, places);
+    const int count = list_abreast<Ops>(candidates, groups, places);
     for (int i = 0; i < ABREAST; ++i) places[count + i] = 0;  // scored with the last ones, then left out
     int found = 0;
     unrolled(any_shape, any_query, [&](const Shape &shape, const QueryBits &query) __attribute__((always_inline)) {
@@ -67,19 +158,20 @@ int exact_abreast(const Shape &any_shape, const QueryBits &any_query, const Reac
         for (int i = 0; i < count; i += ABREAST) {
             const uint16_t *at = places + i;
             Words planes[MAX_PLANES][MAX_WORDS];
-            for (int p = 0; p < shape.planes; ++p)
-                for (int w = 0; w < shape.words; ++w) {
-                    const uint64_t *row = rows + (p * shape.words + w) * stride;
-                    planes[p][w] = Words{row[at[0]], row[at[1]], row[at[2]], row[at[3]],
-                                         row[at[4]], row[at[5]], row[at[6]], row[at[7]]};
-                }
+            const int width = shape.planes * shape.words;
+            for (int word = 0; word < width; word += 2) {
+                Words first, second;
+                Ops::pairs64(words + word, width, at, first, second);
+                planes[word / shape.words][word % shape.words] = first;
+                if (word + 1 < width) planes[(word + 1) / shape.words][(word + 1) % shape.words] = second;
+            }
             const Words deficit = deficit_of(shape, query, planes), cls = class_of(shape, planes);
             uint32_t lanes = Ops::signs64(
                 reaches(__builtin_convertvector(deficit, Doubles), __builtin_convertvector(cls, Doubles)));
             if (i + ABREAST > count) lanes &= (1u << (count - i)) - 1;
             for (; lanes; lanes &= lanes - 1, ++kept) {
                 const int lane = __builtin_ctz(lanes);
-                places[kept] = at[lane];
+                places[kept] = static_cast<uint16_t>(at[lane] / GROUP * GROUP + lane_in(at[lane] % GROUP));
                 deficits[kept] = static_cast<int64_t>(deficit[lane]);
                 classes[kept] = static_cast<int32_t>(cls[lane]);
             }
@@ -100,8 +192,9 @@ constexpr Kernel kernel_512(const char *name) {
         if (kind == DOT) Products::expand(shape, group, shift, out);
         else Filters::expand(shape, kind, group, shift, out);
     };
-    return {name,        Filters::PLAN, expanded_bytes,     expand,           Filters::filter, Filters::filter_raw,
-            exact_lanes, transpose,     exact_abreast<Ops>, compact_512<Ops>, count_bits,      Products::filter};
+    constexpr double FEW = 5;
+    return {name,        Filters::PLAN,      expanded_bytes,     expand,           Filters::filter, Filters::filter_raw,
+            exact_lanes, transpose_512<Ops>, exact_abreast<Ops>, compact_512<Ops>, count_bits,      Products::filter, FEW};
 }
 
 }  // namespace

@@ -13,6 +13,36 @@ struct Avx512 : Avx512bw {
     // The highest bit of each 64-bit number.
     template <class Numbers>
     RBEGIR_INLINE static uint32_t signs64(const Numbers &a) { return _mm512_movepi64_mask((__m512i)a); }
+    // Those that are not 0.
+    template <class Numbers>
+    RBEGIR_INLINE static uint32_t nonzero64(const Numbers &a) {
+        return _mm512_test_epi64_mask((__m512i)a, (__m512i)a);
+    }
+    // The 64-bit numbers in `lanes`, one after the other, then zeros.
+    template <class Numbers>
+    RBEGIR_INLINE static Numbers compress64(uint32_t lanes, const Numbers &a) {
+        return (Numbers)_mm512_maskz_compress_epi64(static_cast<__mmask8>(lanes), (__m512i)a);
+    }
+    // The low 16 bits of each 64-bit number.
+    template <class Numbers>
+    RBEGIR_INLINE static void narrow64(const Numbers &a, uint16_t *out) {
+        _mm_storeu_si128(reinterpret_cast<__m128i *>(out), _mm512_cvtepi64_epi16((__m512i)a));
+    }
+    // The 64-bit numbers at from[width · at[i]], and those behind them.
+    template <class Numbers>
+    RBEGIR_INLINE static void pairs64(const uint64_t *from, int width, const uint16_t *at, Numbers &first,
+                                      Numbers &second) {
+        const auto two = [=](int i) {
+            const auto load = [=](int j) {
+                return _mm_loadu_si128(reinterpret_cast<const __m128i *>(from + static_cast<size_t>(width) * at[j]));
+            };
+            return _mm256_inserti128_si256(_mm256_castsi128_si256(load(i)), load(i + 2), 1);
+        };
+        const V even = _mm512_inserti64x4(_mm512_castsi256_si512(two(0)), two(4), 1);
+        const V odd = _mm512_inserti64x4(_mm512_castsi256_si512(two(1)), two(5), 1);
+        first = (Numbers)_mm512_unpacklo_epi64(even, odd);
+        second = (Numbers)_mm512_unpackhi_epi64(even, odd);
+    }
     // The bytes in `lanes`, one after the other, then zeros.
     RBEGIR_INLINE static V compress8(uint64_t lanes, V a) { return _mm512_maskz_compress_epi8(lanes, a); }
     // Byte i is eight bits of the 64-bit number around it, from bit first[i] on, going round.

@@ -36,6 +36,9 @@ struct Avx512bw {
     RBEGIR_INLINE static V select(V mask, V a, V b) { return _mm512_ternarylogic_epi64(mask, a, b, 0xca); }
     // In each 16 bytes, byte i is byte index[i] of the table; indices are below 16.
     RBEGIR_INLINE static V shuffle8(V table, V index) { return _mm512_shuffle_epi8(table, index); }
+    // Of each 16 bytes of a and b, the first eight or the last eight in turn.
+    RBEGIR_INLINE static V low_turns8(V a, V b) { return _mm512_unpacklo_epi8(a, b); }
+    RBEGIR_INLINE static V high_turns8(V a, V b) { return _mm512_unpackhi_epi8(a, b); }
     RBEGIR_INLINE static V popcount8(V a) { return popcount_by_shuffle<Avx512bw>(a); }
     RBEGIR_INLINE static uint64_t at_most8(V a, V b) { return _mm512_cmple_epu8_mask(a, b); }
     // Bits of even lanes from the 16-bit numbers of `even`, of odd lanes from those of `odd`.

@@ -70,6 +70,12 @@ struct Emulated512 {
     RBEGIR_INLINE static V select(V mask, V a, V b) {
         return map8([&](int i) { return (mask.byte[i] & a.byte[i]) | (~mask.byte[i] & b.byte[i]); });
     }
+    RBEGIR_INLINE static V low_turns8(V a, V b) {
+        return map8([&](int i) { return (i % 2 ? b : a).byte[i / 16 * 16 + i % 16 / 2]; });
+    }
+    RBEGIR_INLINE static V high_turns8(V a, V b) {
+        return map8([&](int i) { return (i % 2 ? b : a).byte[i / 16 * 16 + 8 + i % 16 / 2]; });
+    }
     RBEGIR_INLINE static V shuffle8(V table, V index) {
         return map8([&](int i) { return table.byte[i / 16 * 16 + index.byte[i] % 16]; });
     }
@@ -84,6 +90,30 @@ struct Emulated512 {
         uint32_t signs = 0;
         for (int i = 0; i < ABREAST; ++i) signs |= static_cast<uint32_t>(a[i] < 0) << i;
         return signs;
+    }
+    template <class Numbers>
+    RBEGIR_INLINE static uint32_t nonzero64(const Numbers &a) {
+        uint32_t lanes = 0;
+        for (int i = 0; i < ABREAST; ++i) lanes |= static_cast<uint32_t>(a[i] != 0) << i;
+        return lanes;
+    }
+    template <class Numbers>
+    RBEGIR_INLINE static Numbers compress64(uint32_t lanes, const Numbers &a) {
+        Numbers out{};
+        for (int at = 0; lanes; lanes &= lanes - 1) out[at++] = a[__builtin_ctz(lanes)];
+        return out;
+    }
+    template <class Numbers>
+    RBEGIR_INLINE static void narrow64(const Numbers &a, uint16_t *out) {
+        for (int i = 0; i < ABREAST; ++i) out[i] = static_cast<uint16_t>(a[i]);
+    }
+    template <class Numbers>
+    RBEGIR_INLINE static void pairs64(const uint64_t *from, int width, const uint16_t *at, Numbers &first,
+                                      Numbers &second) {
+        for (int i = 0; i < ABREAST; ++i) {
+            first[i] = from[static_cast<size_t>(width) * at[i]];
+            second[i] = from[static_cast<size_t>(width) * at[i] + 1];
+        }
     }
     RBEGIR_INLINE static V compress8(uint64_t lanes, V a) {
         V out = zero();

@@ -88,9 +88,10 @@ inline void exact_lanes(const Shape &any_shape, const QueryBits &any_query, Grou
     });
 }
 
-inline void transpose(const Shape &shape, Group group, uint64_t *out, size_t stride) {
+// Words stand as [planes · words][64].
+inline void transpose(const Shape &shape, Group group, uint64_t *out) {
     for (int p = 0; p < shape.planes; ++p)
-        for (int w = 0; w < shape.words; ++w, out += stride) {
+        for (int w = 0; w < shape.words; ++w, out += GROUP) {
             const uint8_t *rows = group.data + p * group.stride + w * 8 * GROUP;
             for (int lane = 0; lane < GROUP; ++lane) out[lane] = gather_word(rows, lane);
         }
@@ -116,8 +117,8 @@ inline int list_places(const uint64_t *candidates, int groups, uint16_t *places)
     return count;
 }
 
-inline int exact_each(const Shape &any_shape, const QueryBits &any_query, const Reach &reaches, const uint64_t *rows,
-                      size_t stride, const uint64_t *candidates, int groups, uint16_t *__restrict places,
+inline int exact_each(const Shape &any_shape, const QueryBits &any_query, const Reach &reaches, const uint64_t *words,
+                      const uint64_t *candidates, int groups, uint16_t *__restrict places,
                       int64_t *__restrict deficits, int32_t *__restrict classes) {
     const int count = list_places(candidates, groups, places);
     int found = 0;
@@ -126,9 +127,10 @@ inline int exact_each(const Shape &any_shape, const QueryBits &any_query, const 
         int kept = 0;
         for (int i = 0; i < count; ++i) {
             const uint16_t place = places[i];
+            const uint64_t *word = words + static_cast<size_t>(place / GROUP * shape.planes * shape.words) * GROUP;
             uint64_t planes[MAX_PLANES][MAX_WORDS];
             for (int p = 0; p < shape.planes; ++p)
-                for (int w = 0; w < shape.words; ++w) planes[p][w] = rows[(p * shape.words + w) * stride + place];
+                for (int w = 0; w < shape.words; ++w, word += GROUP) planes[p][w] = word[place % GROUP];
             const auto deficit = static_cast<int64_t>(deficit_of(shape, query, planes));
             const auto cls = static_cast<int32_t>(class_of(shape, planes));
             places[kept] = place;

@@ -32,6 +32,7 @@ constexpr int MAX_WORDS = 16;
 constexpr int MAGNITUDE_BITS = 8;  // |v| ≤ 255
 constexpr int LISTED = 3;          // places of a group that are always written, used or not
 constexpr int ABREAST = 8;         // keywords that may be scored side by side
+constexpr int MAX_EACH = 256;      // groups whose candidates are scored in one call
 constexpr int DOT_BINS = 32;       // limits of DOT, of 32 bits each
 constexpr int COMPACT_ROW = 128;   // bytes of a row while columns are gathered: it may run over by a group
 
@@ -60,8 +61,9 @@ struct Group {
     size_t stride;
 };
 
-// The ways to add up a deficit with tables, the fastest first (scan_simd.hpp), and by multiplication (scan_dot.hpp).
-enum Kind { BYTE = 0, WIDE = 1, COARSE = 2, TABLE_KINDS = 3, DOT = 3 };
+// The ways to find what may reach a threshold: sums of tables, the fastest first (scan_simd.hpp), products
+// (scan_dot.hpp), or the exact score of each candidate (scan_exact.hpp).
+enum Kind { BYTE = 0, WIDE = 1, COARSE = 2, TABLE_KINDS = 3, DOT = 3, EACH = 4 };
 
 // How a kernel cuts the 64·words dimensions into tables.
 struct Plan {
@@ -152,12 +154,13 @@ struct Kernel {
                       Event *out, uint8_t *rows);
     // Exact deficits and classes of the keywords in `lanes`, in ascending order of lane.
     void (*exact)(const Shape &, const QueryBits &, Group, uint64_t lanes, int64_t *deficits, int32_t *classes);
-    // The words of the keywords of a group, [planes · words] rows of `stride` words: for keywords scored one by one.
-    void (*transpose)(const Shape &, Group, uint64_t *out, size_t stride);
-    // Exact deficits and classes of the keywords in `candidates` [groups] of such rows that may reach the threshold, and
-    // their places in a row. Returns their number. `places` has room for all candidates and ABREAST more.
-    int (*exact_each)(const Shape &, const QueryBits &, const Reach &, const uint64_t *rows, size_t stride,
-                      const uint64_t *candidates, int groups, uint16_t *places, int64_t *deficits, int32_t *classes);
+    // The words of the keywords of a group [64 · planes · words], in an order that exact_each knows.
+    void (*transpose)(const Shape &, Group, uint64_t *out);
+    // Exact deficits and classes of the keywords in `candidates` [groups] of such groups that may reach the threshold,
+    // and their places (64 · group + lane), in any order; returns their number. There are at most MAX_EACH groups.
+    // `places` has room for all candidates and ABREAST more, and one word behind `words` may be read.
+    int (*exact_each)(const Shape &, const QueryBits &, const Reach &, const uint64_t *words, const uint64_t *candidates,
+                      int groups, uint16_t *places, int64_t *deficits, int32_t *classes);
     // Appends the columns in `lanes` to rows of COMPACT_ROW bytes from column `fill` on. [planes · rows]
     void (*compact)(const Shape &, Group, uint64_t lanes, uint8_t *out, int fill);
     // Set bits of a mask.
@@ -165,6 +168,7 @@ struct Kernel {
     // Several queries against groups expanded for DOT: the keywords that pass, [queries][groups]. Null: there is no DOT.
     void (*filter_dot)(const Shape &, const Lut *, int queries, const uint8_t *expanded, int groups,
                        uint64_t *out) = nullptr;
+    double few = 1.25;  // keywords per group up to which it is faster to score each, as measured
 };
 
 extern const Kernel PORTABLE;

@@ -49,6 +49,10 @@ Query::Query(const Shape &shape, const Kernel &kernel, const int16_t *values, co
     for (int p = 0; p < shape.planes; ++p) weights += std::pow(4.0, p);
     deviation_ = std::sqrt(static_cast<double>(squares) / 4 * weights);
 
+    if (limit.few) {
+        kind_ = EACH;
+        return;
+    }
     const int tables = plan.tables(shape.words), size = plan.table();
     entries_.resize(static_cast<size_t>(tables) * size);
     for (int t = 0; t < tables; ++t) {

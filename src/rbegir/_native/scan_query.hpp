@@ -35,7 +35,8 @@ class Query {
 
     const Limit &limit() const { return limit_; }
 
-    // Chooses the cheapest kind that is sharp enough at this threshold and rounds the tables for it.
+    // Unless its kind is EACH: chooses the cheapest kind that is sharp enough at this threshold and rounds the tables
+    // for it.
     void prepare(int64_t threshold);
     // After `prepare`: chooses DOT instead.
     void multiply();

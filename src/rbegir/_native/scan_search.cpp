@@ -13,8 +13,9 @@ namespace rbegir::scan {
 namespace {
 
 constexpr size_t SAMPLE = 64;        // one group of so many is sampled for the first threshold
+constexpr size_t FILTERED_SAMPLE = 16, FILTERED_RUN = 8;  // with filters more, and a cache line of each mask at a time
 constexpr size_t SMALL = 4096;       // so few keywords are scanned without a threshold
-constexpr double FEW_LANES = 1.25;  // keywords per group that pass the filter of a query and are each scored
+constexpr double FEW_LANES = 1.25;   // Kernel::few for one word and one plane, at most
 constexpr size_t QUERY_TILE = 256;   // queries whose tables stay in L2
 constexpr size_t HIT_BYTES = size_t{256} << 20;  // kept hits of a tile of queries, about
 constexpr size_t THREAD_WORK = 4096;  // groups · queries that are worth a thread
@@ -48,7 +49,9 @@ class Searcher {
         std::vector<size_t> open(queries.size());
         for (size_t q = 0; q < queries.size(); ++q) open[q] = q;
         Work some;
-        if (work.candidates > SMALL) some = work.sample(partitions_, SAMPLE);
+        const bool filtered = !partitions_[0].filters.empty();
+        if (work.candidates > SMALL)
+            some = work.sample(partitions_, filtered ? FILTERED_SAMPLE : SAMPLE, filtered ? FILTERED_RUN : 1);
         for (const size_t generosity : {1, 8, 0}) {
             if (open.empty()) break;
             const double fraction = static_cast<double>(some.candidates) / static_cast<double>(work.candidates);
@@ -84,15 +87,18 @@ class Searcher {
     // One pass for each kind of query. Finds at least the best k of those that reach the threshold.
     std::vector<std::vector<Hit>> scan(const std::vector<Query *> &queries, const std::vector<int64_t> &thresholds,
                                        const Work &work, size_t k) const {
-        for_each(queries.size(), threads_, SHARE, [&](size_t q) { queries[q]->prepare(thresholds[q]); });
+        std::vector<size_t> filtered;  // the others need no tables
+        for (size_t q = 0; q < queries.size(); ++q)
+            if (queries[q]->kind() != EACH) filtered.push_back(q);
+        for_each(filtered.size(), threads_, SHARE,
+                 [&](size_t i) { queries[filtered[i]]->prepare(thresholds[filtered[i]]); });
         choose_dot(queries, static_cast<double>(k) / static_cast<double>(work.candidates));
         std::vector<std::vector<Hit>> found(queries.size());
-        for (const Kind kind : {BYTE, WIDE, COARSE, DOT}) {
+        for (const Kind kind : {BYTE, WIDE, COARSE, DOT, EACH}) {
             std::vector<size_t> members;
             for (size_t q = 0; q < queries.size(); ++q)
                 if (queries[q]->kind() == kind) members.push_back(q);
             if (members.empty()) continue;
-            std::stable_partition(members.begin(), members.end(), [&](size_t q) { return !queries[q]->limit().few; });
             std::vector<const Query *> same;
             for (const size_t q : members) same.push_back(queries[q]);
             ScanState state{shape_, kernel_, partitions_, same, k, std::vector<std::atomic<int64_t>>(same.size())};
@@ -115,13 +121,10 @@ class Searcher {
         if (!kernel_.filter_dot || shape_.planes == 1) return;
         const double enough = shape_.planes == 2 ? 5e-4 : shape_.planes == 3 ? 1e-4 : 0;
         std::vector<Query *> faster;
-        int filtered = 0;
         for (Query *query : queries)
-            if (query->kind() != BYTE || (query->rounded() && share >= enough)) {
+            if (query->kind() != EACH && (query->kind() != BYTE || (query->rounded() && share >= enough)))
                 faster.push_back(query);
-                filtered += !query->limit().few;
-            }
-        if (filtered < (shape_.words == 1 ? 16 : 32 / shape_.planes)) return;
+        if (faster.size() < (shape_.words == 1 ? 16u : 32u / shape_.planes)) return;
         for (Query *query : faster) query->multiply();
     }
 
@@ -179,7 +182,9 @@ Found search(const Shape &shape, const Kernel &kernel, const std::vector<Partiti
             passing[filter] += mask ? kernel.count(mask, partition.groups()) : partition.count;
         }
     });
-    const double few = FEW_LANES * static_cast<double>(groups);
+    // Codes of one word and one plane are filtered so fast that scoring each pays only for fewer.
+    const double lanes = shape.planes * shape.words == 1 ? std::min(kernel.few, FEW_LANES) : kernel.few;
+    const double few = lanes * static_cast<double>(groups);
     for (Limit &limit : limits)
         limit.few = limit.filter >= 0 && static_cast<double>(passing[limit.filter]) <= few;
 

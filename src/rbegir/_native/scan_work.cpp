@@ -49,7 +49,7 @@ void Work::cut(size_t task_groups) {
     tasks.push_back(spans.size());
 }
 
-Work Work::sample(const std::vector<Partition> &partitions, size_t share) const {
+Work Work::sample(const std::vector<Partition> &partitions, size_t share, size_t run) const {
     Work work;
     uint64_t state = groups;
     const auto draw = [&] {  // splitmix64
@@ -58,12 +58,16 @@ Work Work::sample(const std::vector<Partition> &partitions, size_t share) const 
         z = (z ^ z >> 27) * 0x94d049bb133111ebu;
         return (z ^ z >> 31) % share;
     };
-    size_t seen = 0, next = draw();
+    const size_t stride = share * run;
+    size_t seen = 0, next = draw() * run;
     for (const Span &span : spans) {
-        for (; next < seen + span.groups; next = (next / share + 1) * share + draw()) {
-            const size_t group = span.first + next - seen;
-            work.add(span.partition, group, 1);
-            work.candidates += std::popcount(partitions[span.partition].candidates(group));
+        while (next < seen + span.groups) {
+            const size_t from = std::max(next, seen), end = std::min(next + run, seen + span.groups);
+            work.add(span.partition, span.first + from - seen, end - from);
+            for (size_t g = from; g < end; ++g)
+                work.candidates += std::popcount(partitions[span.partition].candidates(span.first + g - seen));
+            if (end < next + run) break;  // the rest is in the next span
+            next = (next / stride + 1) * stride + draw() * run;
         }
         seen += span.groups;
     }

@@ -50,8 +50,8 @@ struct Work {
     // All groups with candidates, in spans and tasks of at most `task_groups`. Where most groups have candidates, the
     // others are scanned with them, as memory is read faster in one go.
     static Work whole(const Kernel &kernel, const std::vector<Partition> &partitions, size_t task_groups);
-    // A random group of every `share`, in order. A fixed stride would follow any period of the data.
-    Work sample(const std::vector<Partition> &partitions, size_t share) const;
+    // A random one of every `share` runs of groups, in order. A fixed stride would follow any period of the data.
+    Work sample(const std::vector<Partition> &partitions, size_t share, size_t run) const;
 
   private:
     void add(uint32_t partition, size_t first, size_t count) {

@@ -9,37 +9,43 @@ namespace {
 
 constexpr size_t EXPANDED_BYTES = 21504;  // of a block: most of L1
 constexpr size_t DOT_BYTES = 131072;      // of one for DOT, which brings each group to L1 once: a part of L2
-constexpr size_t WORD_BYTES = 65536;      // of a block whose keywords are only scored one by one: a part of L2
+constexpr size_t WORD_BYTES = 262144;     // of one for EACH, which reads it here and there: a part of L2
 constexpr int GATHER_LANES = 32;          // groups with at most so many candidates are gathered
 constexpr int EXACT_LANES = 2;            // so few candidates of a lonely group are scored without the filter
-constexpr ptrdiff_t AHEAD = 8;            // lonely groups are prefetched so many before their turn
+constexpr size_t MASKS_AHEAD = 2;         // masks are prefetched so many queries before their turn
+constexpr ptrdiff_t AHEAD = 8;            // groups that the hardware does not see coming are prefetched so many before
 
 }  // namespace
 
 Worker::Worker(ScanState &state)
     : state_(state), kind_(state.queries[0]->kind()), shift_(state.queries[0]->bin_shift()),
-      rows_(state.shape.planes * state.shape.rows()) {
+      rows_(state.shape.planes * state.shape.rows()), own_filters_(!state.partitions[0].filters.empty()) {
     const size_t table = state.kernel.plan.table(), queries = state.queries.size();
+    for (size_t q = 0; q < queries; ++q)
+        best_.emplace_back(state.k, state.thresholds[q].load(std::memory_order_relaxed));
+    if (kind_ == EACH) {
+        capacity_ = std::clamp<size_t>(WORD_BYTES / (rows_ * GROUP), 1, MAX_EACH);
+        words_ = aligned_bytes(rows_ * GROUP * capacity_ + sizeof(uint64_t));
+        places_.reset(new uint16_t[capacity_ * GROUP + ABREAST]);
+        deficits_.reset(new int64_t[capacity_ * GROUP]);
+        classes_.reset(new int32_t[capacity_ * GROUP]);
+        return;
+    }
     limits_ = aligned_bytes(2 * table * queries);
     for (size_t q = 0; q < queries; ++q) {
-        best_.emplace_back(state.k, state.thresholds[q].load(std::memory_order_relaxed));
         uint8_t *limit = limits_.get() + 2 * table * q;
         luts_.push_back({state.queries[q]->tables(), limit, limit + table, shift_});
         set_limits(q);
     }
     if (queries <= RAW_QUERIES) return;
     expanded_bytes_ = state.kernel.expanded_bytes(state.shape, kind_);
-    sums_ = std::count_if(state.queries.begin(), state.queries.end(), [](auto *query) { return !query->limit().few; });
-    scores_each_ = sums_ < queries;
-    capacity_ = sums_ ? std::clamp<size_t>((kind_ == DOT ? DOT_BYTES : EXPANDED_BYTES) / expanded_bytes_, 1, MAX_SLOTS)
-                      : std::clamp<size_t>(WORD_BYTES / (rows_ * GROUP), 1, MAX_WORD_SLOTS);
-    own_filters_ = !state.partitions[0].filters.empty();
-    if (sums_) expanded_ = aligned_bytes(expanded_bytes_ * capacity_);
-    if (kind_ == DOT) dot_lanes_.resize(sums_ * capacity_);
-    if (scores_each_) words_ = aligned_bytes(rows_ / 8 * capacity_ * GROUP * sizeof(uint64_t));
+    capacity_ = std::clamp<size_t>((kind_ == DOT ? DOT_BYTES : EXPANDED_BYTES) / expanded_bytes_, 1, MAX_SLOTS);
+    expanded_ = aligned_bytes(expanded_bytes_ * capacity_);
+    if (kind_ == DOT) dot_lanes_.resize(queries * capacity_);
 }
 
 void Worker::scan(const Span *spans, const Span *end) {
+    if (kind_ == EACH) return scan_each(spans, end);
     if (own_filters_ && luts_.size() > RAW_QUERIES) apply_filters(spans, end);
     for (const Span *span = spans; span < end; ++span) {
         const Partition &partition = state_.partitions[span->partition];
@@ -52,6 +58,7 @@ void Worker::scan(const Span *spans, const Span *end) {
 }
 
 void Worker::set_limits(size_t q) {
+    if (kind_ == EACH) return;
     const size_t table = state_.kernel.plan.table();
     uint8_t *limit = limits_.get() + 2 * table * q;
     state_.queries[q]->limits(best_[q].threshold(), limit, limit + table);
@@ -153,16 +160,11 @@ void Worker::prefetch(Group group) const {
 
 void Worker::expand(Slot slot, uint64_t lanes) {
     const size_t at = slots_.size();
-    if (scores_each_)
-        state_.kernel.transpose(state_.shape, slot.group, reinterpret_cast<uint64_t *>(words_.get()) + at * GROUP,
-                                capacity_ * GROUP);
-    if (sums_) {
-        uint8_t *expanded = expanded_.get() + at * expanded_bytes_;
-        state_.kernel.expand(state_.shape, kind_, slot.group, shift_, expanded);
-        // Exact scores read the rows where they are in L1 already, if they are there as they were.
-        if (state_.kernel.plan.keeps_rows && state_.shape.words == 1 && kind_ != DOT)
-            slot.group = {expanded, (expanded_bytes_ - GROUP) / state_.shape.planes};
-    }
+    uint8_t *expanded = expanded_.get() + at * expanded_bytes_;
+    state_.kernel.expand(state_.shape, kind_, slot.group, shift_, expanded);
+    // Exact scores read the rows where they are in L1 already, if they are there as they were.
+    if (state_.kernel.plan.keeps_rows && state_.shape.words == 1 && kind_ != DOT)
+        slot.group = {expanded, (expanded_bytes_ - GROUP) / state_.shape.planes};
     lanes_[at] = lanes;
     slots_.push_back(slot);
     if (slots_.size() == capacity_) flush_slots();
@@ -205,30 +207,34 @@ void Worker::apply_filters(const Span *spans, const Span *end) {
             lanes.push_back(state_.partitions[span->partition].candidates(span->first + g));
     flushed_ = 0;
     task_groups_ = lanes.size();
-    passing_.resize(luts_.size() * task_groups_);
-    for (size_t q = 0; q < luts_.size(); ++q) {
-        const int64_t filter = state_.queries[q]->limit().filter;
+    passing_.resize(best_.size() * task_groups_);
+    const auto mask_of = [&](size_t q, const Span &span) {
+        const int64_t filter = q < best_.size() ? state_.queries[q]->limit().filter : -1;
+        const uint64_t *mask = filter < 0 ? nullptr : state_.partitions[span.partition].filters[filter];
+        return mask ? mask + span.first : nullptr;
+    };
+    for (size_t q = 0; q < best_.size(); ++q) {
         uint64_t *to = &passing_[q * task_groups_];
         const uint64_t *from = lanes.data();
         for (const Span *span = spans; span < end; to += span->groups, from += span->groups, ++span) {
-            const auto &filters = state_.partitions[span->partition].filters;
-            const uint64_t *mask = filter < 0 ? nullptr : filters[filter];
+            if (const uint64_t *later = mask_of(q + MASKS_AHEAD, *span))
+                for (size_t g = 0; g < span->groups; g += 64 / sizeof *later) __builtin_prefetch(later + g);
+            const uint64_t *mask = mask_of(q, *span);
             if (!mask) std::copy(from, from + span->groups, to);
-            else for (size_t g = 0; g < span->groups; ++g) to[g] = from[g] & mask[span->first + g];
+            else for (size_t g = 0; g < span->groups; ++g) to[g] = from[g] & mask[g];
         }
     }
 }
 
 void Worker::flush_slots() {
     if (slots_.empty()) return;
-    if (kind_ == DOT && sums_)
-        state_.kernel.filter_dot(state_.shape, luts_.data(), static_cast<int>(sums_), expanded_.get(),
+    if (kind_ == DOT)
+        state_.kernel.filter_dot(state_.shape, luts_.data(), static_cast<int>(luts_.size()), expanded_.get(),
                                  static_cast<int>(slots_.size()), dot_lanes_.data());
     for (size_t q = 0; q < luts_.size(); ++q) {
         const uint64_t *candidates = own_filters_ ? &passing_[q * task_groups_ + flushed_] : lanes_;
         const int64_t before = best_[q].threshold();
-        const bool hit = state_.queries[q]->limit().few ? score_each(q, candidates) : score_filtered(q, candidates);
-        if (hit || state_.thresholds[q].load(std::memory_order_relaxed) > before)
+        if (score_filtered(q, candidates) || state_.thresholds[q].load(std::memory_order_relaxed) > before)
             exchange_thresholds(q, before);
     }
     flushed_ += slots_.size();
@@ -257,18 +263,44 @@ bool Worker::score_filtered(size_t q, const uint64_t *candidates) {
     return found > 0;
 }
 
-// All candidates of the slots, one by one. Returns whether any reached the threshold.
-bool Worker::score_each(size_t q, const uint64_t *candidates) {
-    const Query &query = *state_.queries[q];
-    uint16_t places[MAX_WORD_SLOTS * GROUP + ABREAST];
-    int64_t deficits[MAX_WORD_SLOTS * GROUP];
-    int32_t classes[MAX_WORD_SLOTS * GROUP];
-    const int found = state_.kernel.exact_each(
-        state_.shape, query.bits(), query.reach(best_[q].threshold()), reinterpret_cast<const uint64_t *>(words_.get()),
-        capacity_ * GROUP, candidates, static_cast<int>(slots_.size()), places, deficits, classes);
-    for (int i = 0; i < found; ++i)
-        add(q, deficits[i], classes[i], slots_[places[i] / GROUP].first + places[i] % GROUP);
-    return found > 0;
+// ---- queries with few candidates: each is scored ----
+
+void Worker::scan_each(const Span *spans, const Span *end) {
+    apply_filters(spans, end);
+    for (const Span *span = spans; span < end; ++span) {
+        const Partition &partition = state_.partitions[span->partition];
+        for (size_t g = span->first; g < span->first + span->groups; ++g) {
+            slots_.push_back({partition.group(state_.shape, g), partition.position(g), nullptr});
+            if (slots_.size() == capacity_) score_each();
+        }
+    }
+    score_each();
+}
+
+void Worker::score_each() {
+    const size_t slots = slots_.size();
+    if (!slots) return;
+    const uint64_t *first = passing_.data() + flushed_;
+    uint64_t wanted[MAX_EACH] = {};
+    for (size_t q = 0; q < best_.size(); ++q)
+        for (size_t i = 0; i < slots; ++i) wanted[i] |= first[q * task_groups_ + i];
+    uint64_t *words = reinterpret_cast<uint64_t *>(words_.get());
+    for (size_t i = 0; i < slots; ++i) {
+        if (const size_t later = i + size_t{AHEAD}; later < slots && wanted[later]) prefetch(slots_[later].group);
+        if (wanted[i]) state_.kernel.transpose(state_.shape, slots_[i].group, words + i * rows_ / 8 * GROUP);
+    }
+    for (size_t q = 0; q < best_.size(); ++q) {
+        const Query &query = *state_.queries[q];
+        const int64_t before = best_[q].threshold();
+        const int found = state_.kernel.exact_each(
+            state_.shape, query.bits(), query.reach(before), words, first + q * task_groups_, static_cast<int>(slots),
+            places_.get(), deficits_.get(), classes_.get());
+        for (int i = 0; i < found; ++i)
+            add(q, deficits_[i], classes_[i], slots_[places_[i] / GROUP].first + places_[i] % GROUP);
+        if (found || state_.thresholds[q].load(std::memory_order_relaxed) > before) exchange_thresholds(q, before);
+    }
+    flushed_ += slots;
+    slots_.clear();
 }
 
 }  // namespace rbegir::scan

@@ -2,14 +2,16 @@
 //
 // For one or two queries the groups are read where they lie. For more, a block of groups is expanded to index rows
 // that stay in L1 while all queries pass over it. Groups of which few keywords pass a mask are gathered first, so
-// that a block is full of candidates; not if queries have filters of their own, which know groups only. A query whose
-// own filter passes few keywords scores each of them: its block is transposed to words, once for all such queries.
-// Where all queries are of that kind, and for DOT, which reads a block group by group for all queries, the blocks are
-// larger.
+// that a block is full of candidates; not if queries have filters of their own, which know groups only. The blocks of
+// DOT, which reads a block group by group for all queries, are larger.
+//
+// Queries whose own filters pass few keywords score each of them (EACH): the groups of a task are transposed to words,
+// once for all of these queries, unless none of them has a candidate there.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "scan_best.hpp"
@@ -20,9 +22,8 @@ namespace rbegir::scan {
 
 constexpr size_t RAW_QUERIES = 2;  // up to so many queries, expanding does not pay
 constexpr size_t MAX_SLOTS = 16;   // groups of a block; with their tables they fit into L1
-constexpr size_t MAX_WORD_SLOTS = 64;  // of one whose keywords are only scored one by one
 
-// What the threads of a scan share. The queries are of one kind; those that score each candidate come last.
+// What the threads of a scan share. The queries are of one kind.
 struct ScanState {
     Shape shape;
     const Kernel &kernel;
@@ -59,10 +60,11 @@ class Worker {
     template <class Position>
     void score(size_t q, Group group, uint64_t lanes, const Position &position);
     bool score_filtered(size_t q, const uint64_t *candidates);
-    bool score_each(size_t q, const uint64_t *candidates);
     void filter_in_place(size_t q, const Partition &partition, size_t first, size_t groups);
     void scan_in_place(const Partition &partition, const Span &span);
     void scan_block(const Partition &partition, const Span &span);
+    void scan_each(const Span *spans, const Span *end);
+    void score_each();
     void prefetch(Group group) const;
     void expand(Slot slot, uint64_t lanes);
     void apply_filters(const Span *spans, const Span *end);
@@ -79,20 +81,22 @@ class Worker {
     std::vector<Lut> luts_;
     std::vector<Event> events_;  // of groups in place
     AlignedBytes copies_;        // [events][rows][64] their rows
-    bool own_filters_ = false, scores_each_ = false;  // whether there are queries that have filters, that do so
-    size_t sums_ = 0;                                 // queries that do not
+    const bool own_filters_;     // whether there are queries that have filters
     size_t expanded_bytes_ = 0, capacity_ = 0;
     AlignedBytes expanded_;
-    AlignedBytes words_;  // [rows / 8][capacity · 64] of the slots, for queries that score each candidate
     std::vector<Slot> slots_;
-    uint64_t lanes_[MAX_WORD_SLOTS];  // candidates of the slots, if queries have no filters of their own; else …
+    uint64_t lanes_[MAX_SLOTS];  // candidates of the slots, if queries have no filters of their own; else …
     std::vector<uint64_t> passing_;  // [queries][groups of the task] … theirs,
     size_t task_groups_ = 0, flushed_ = 0;  // of which so many are done
     std::vector<Block> blocks_;  // of the slots
     AlignedBytes columns_;       // [rows][COMPACT_ROW] being gathered
     int64_t positions_[2 * GROUP];
     int gathered_ = 0;
-    std::vector<uint64_t> dot_lanes_;  // [sums_][slots] what passes DOT
+    std::vector<uint64_t> dot_lanes_;  // [queries][slots] what passes DOT
+    AlignedBytes words_;  // [slots][64 · rows / 8] of the slots of EACH, and what exact_each finds in them:
+    std::unique_ptr<uint16_t[]> places_;  // not vectors, as most of this memory is never touched
+    std::unique_ptr<int64_t[]> deficits_;
+    std::unique_ptr<int32_t[]> classes_;
 };
 
 }  // namespace rbegir::scan

@@ -87,9 +87,11 @@ class Filter:
         """Cache what passes, if the filter is a text."""
         if self._key is not None:
             segment.filters.pop(self._key, None)
-            segment.filters[self._key] = segment.masks[self._key] = mask
+            segment.filters[self._key] = mask
+            if segment.masks.get(self._key) is not mask:
+                segment.masks[self._key] = mask
             room = min(max(KEPT, KEPT_BYTES // max(1, mask.nbytes)), KEPT_MOST)
-            for old in list(segment.filters)[:-room]:
+            for old in list(segment.filters)[:-room] if len(segment.filters) > room else ():
                 segment.filters.pop(old, None)
 
     def known(self, segment: Segment) -> masks.Mask | None:

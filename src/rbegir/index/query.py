@@ -275,15 +275,16 @@ class Scope(NamedTuple):
 def scope(snapshot: Snapshot, request: SearchRequest, queries: int) -> Scope:
     """The scope of a request with this many queries. Equal filters are evaluated once."""
     numbers, different = np.full(queries, -1), different_filters(request, queries)
+    bound = bind(snapshot, different)
     known = []  # held until the filters have been evaluated, so that these masks are not made again
-    for step in together(snapshot, different):
+    for step in together(snapshot, bound):
         if step is None and not _waiting(range(queries)):
             break
         known.append(step)
     masks: list[list[Mask | None]] = []
-    for filters, having in different:
+    for (filters, having), each in zip(different, bound, strict=True):
         numbers[having] = len(masks)
-        masks.append(_passing(snapshot, filters, having))
+        masks.append(_passing(snapshot, filters, each, having))
     del known
     if len(masks) == 1 and np.all(numbers == 0):
         return Scope(*snapshot.candidates(masks[0]), np.full(queries, -1))
@@ -309,25 +310,31 @@ def different_filters(request: SearchRequest, queries: int) -> list[tuple[QueryF
     return list(known.values())
 
 
-def together(
-    snapshot: Snapshot, different: Sequence[tuple[QueryFilters, list[int]]]
-) -> Iterator[Mask | None]:
-    """Evaluate alike filters in one pass, with the steps of `evaluation`, which then knows their masks."""
-    bound = itertools.chain.from_iterable(_bound(snapshot, filters) for filters, _ in different)
-    return found_together(bound, [one.segment for one in snapshot.segments])
-
-
-def _bound(snapshot: Snapshot, filters: QueryFilters) -> list[Filter]:
-    where, must = cast(tuple[Where, str | None], (filters["where"], filters["must"]))
-    phrase = None if must is None else f"contains(text, '{' '.join(words_in(must))}')"
+def bind(snapshot: Snapshot, different: Sequence[tuple[QueryFilters, list[int]]]) -> list[list[Filter]]:
+    """The tests of columns in each of the different filters of a request."""
     types = snapshot.types()
-    return [Filter.of(one, types) for one in (where, phrase) if one is not None]
+
+    def tests(filters: QueryFilters) -> list[Filter]:
+        where, must = cast(tuple[Where, str | None], (filters["where"], filters["must"]))
+        phrase = None if must is None else f"contains(text, '{' '.join(words_in(must))}')"
+        return [Filter.of(one, types) for one in (where, phrase) if one is not None]
+
+    return [tests(filters) for filters, _ in different]
 
 
-def evaluation(snapshot: Snapshot, filters: QueryFilters) -> Generator[Mask | None, None, list[Mask | None]]:
-    """What passes filters in each segment, None: everything. Each step ends before a block of keywords or,
-    with the mask, when a filter is known of a segment. Masks that the caller holds need not be made again."""
-    bound, found = _bound(snapshot, filters), snapshot.named(filters["allow"], filters["deny"])
+def together(snapshot: Snapshot, bound: Sequence[list[Filter]]) -> Iterator[Mask | None]:
+    """Evaluate alike filters in one pass, with the steps of `evaluation`, which then knows their masks."""
+    filters = itertools.chain.from_iterable(bound)
+    return found_together(filters, [one.segment for one in snapshot.segments])
+
+
+def evaluation(
+    snapshot: Snapshot, filters: QueryFilters, bound: Sequence[Filter]
+) -> Generator[Mask | None, None, list[Mask | None]]:
+    """What passes filters, with their bound tests, in each segment, None: everything. Each step ends before a
+    block of keywords or, with the mask, when a filter is known of a segment. Masks that the caller holds need
+    not be made again."""
+    found = snapshot.named(filters["allow"], filters["deny"])
     for each in bound:
         for number, one in enumerate(snapshot.segments):
             before = found[number]
@@ -338,9 +345,11 @@ def evaluation(snapshot: Snapshot, filters: QueryFilters) -> Generator[Mask | No
     return found
 
 
-def _passing(snapshot: Snapshot, filters: QueryFilters, having: Sequence[int]) -> list[Mask | None]:
+def _passing(
+    snapshot: Snapshot, filters: QueryFilters, bound: Sequence[Filter], having: Sequence[int]
+) -> list[Mask | None]:
     """What passes the filters of some queries in each segment: nothing if no one waits for those queries."""
-    steps = evaluation(snapshot, filters)
+    steps = evaluation(snapshot, filters, bound)
     while True:
         try:
             step = next(steps)

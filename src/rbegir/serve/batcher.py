@@ -41,7 +41,7 @@ import numpy.typing as npt
 from rbegir.base.masks import Mask
 from rbegir.codes.planes import Codes
 from rbegir.errors import InputError, MismatchError, RbegirError
-from rbegir.index.query import Caller, calling, different_filters, evaluation, together
+from rbegir.index.query import Caller, bind, calling, different_filters, evaluation, together
 from rbegir.index.store import Index
 from rbegir.index.tenant import within
 from rbegir.search.hits import Hits, cut
@@ -233,9 +233,10 @@ class FilterQueue(BatchLoop[_Evaluation, _Evaluation]):
             if isinstance(self._index, Index):  # the shards of a cluster evaluate filters themselves
                 state = within(self._index.snapshot, request.tenant)
                 different = different_filters(request, queries)
-                yield from together(state, different)
-                for filters, _ in different:
-                    yield from evaluation(state, filters)
+                bound = bind(state, different)
+                yield from together(state, bound)
+                for (filters, _), each in zip(different, bound, strict=True):
+                    yield from evaluation(state, filters, each)
 
 
 @dataclass(frozen=True)
