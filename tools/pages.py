@@ -90,9 +90,6 @@ WISHES = (
 
 
 SINCE_USEARCH_INDEX = "2026-11-19T14:00"  # from then on, usearch is searched by an index
-SINCE_DIGITS = "2026-11-18T13:49"  # from then on, many bits per dimension may be digits
-DIGITS = 5  # bits per dimension from which they are tried
-ELSEWHERE = {"a59eacd2e65d", "3419cbe90678"}  # commits that results name and this repository does not hold
 
 
 def render(template: str, **figures: Any) -> str:
@@ -106,8 +103,8 @@ def between_marks(path: Path, text: str) -> str:
 
 
 def unclean(*commits: str | None) -> str:
-    """A mark for figures that no commit here can repeat: measured from changed files or from another commit."""
-    return " ‡" if any(c is None or c.endswith("+") or c in ELSEWHERE for c in commits) else ""
+    """A mark for figures that no commit can repeat: measured from changed files or from an unknown commit."""
+    return " ‡" if any(c is None or c.endswith("+") for c in commits) else ""
 
 
 def benchmarks() -> Json:
@@ -201,16 +198,10 @@ def vectors() -> Json:
     results = {name: load(f"accuracy-vectors-{name}") for name in VECTOR_SETS}
 
     def marks(name: str, row: Json) -> str:
-        """Marks of peers that were measured without the cosine among their scores, and of unknown commits."""
+        """The mark of a line of a summary, by the commits of its cells."""
         cells = [c for c in results[name]["cells"] if c["method"] == row["method"]]
         sized = [c for c in cells if c["budget_bytes"] == row["budget_bytes"]]
-        ours = row["method"].startswith("binarizer") or row["method"] == "sign_rescore"
-        dagger = "" if ours or all("metric" in c for c in sized) else " †"
-        hosts = [results[name]["hosts"][c["host"]] for c in sized]
-        many = 8 * row["budget_bytes"] >= DIGITS * results[name]["vectors"]["dims"]
-        early = many and row["method"] in ("binarizer", "binarizer_reranked")
-        section = " §" if early and any(host["time"] < SINCE_DIGITS for host in hosts) else ""
-        return dagger + section + unclean(*(host["commit"] for host in hosts))
+        return unclean(*(results[name]["hosts"][c["host"]]["commit"] for c in sized))
 
     def at(name: str, method: str, size: int | None = None) -> Json | None:
         """A line of a summary by its budget; without one, that of 2 bits per dimension."""
@@ -260,7 +251,6 @@ def vectors() -> Json:
                         **one,
                         "unknown": unknown,
                         "usual": size == usual,
-                        "own": marks(name, at(name, "binarizer", size)),
                         "plain": peer["ahead"],
                         "reranked": reranked,
                     }
