@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 
 from rbegir.base import disk, masks
 from rbegir.base.arguments import number_named, tenant_named
-from rbegir.base.devices import cpu_count, gpu_number, names_of, split_name
+from rbegir.base.devices import cpu_count, gpu_number, names_of, prompt_threads, split_name
 from rbegir.errors import DeviceError, InputError, MissingExtraError, describe, whole_number
 
 
@@ -41,6 +42,22 @@ def test_descriptions() -> None:
     assert describe(np.zeros((2, 3), np.int16)) == "int16 [2, 3]"
     assert describe([1]) == "list"
     assert describe(None) == "NoneType"
+
+
+def test_threads_are_prompt_for_a_while() -> None:
+    usual = sys.getswitchinterval()
+    first, second = prompt_threads(0.0005), prompt_threads(0.0005)
+    with first:
+        assert sys.getswitchinterval() == pytest.approx(0.0005)
+        with prompt_threads(usual * 2):  # never slower
+            assert sys.getswitchinterval() == pytest.approx(0.0005)
+        second.__enter__()
+    assert sys.getswitchinterval() == usual  # ended before the other, which then changes nothing
+    second.__exit__(None, None, None)
+    assert sys.getswitchinterval() == usual
+    with contextlib.suppress(ValueError), prompt_threads(0.0001):
+        raise ValueError
+    assert sys.getswitchinterval() == usual
 
 
 def test_names_of_devices() -> None:

@@ -1,11 +1,13 @@
-"""Compute resources: the CPUs available to this process, a read-ahead thread, and GPUs by name.
+"""Compute resources: the CPUs available to this process, its threads, and GPUs by name.
 
 torch is imported only when a GPU is asked for.
 """
 
 import os
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TypeVar
 
 from rbegir.errors import DeviceError, InputError, needing
@@ -31,6 +33,23 @@ def ahead(items: Iterable[T]) -> Iterator[T]:
         while (item := waiting.result()) is not end:
             waiting = pool.submit(next, iterator, end)
             yield item  # type: ignore[misc]
+
+
+@contextmanager
+def prompt_threads(seconds: float) -> Iterator[None]:
+    """Let no thread keep the interpreter from another for longer than this; Python's default is 5 ms.
+
+    A thread that waits for disks, devices or native code leaves the interpreter and comes back many times,
+    and each return may wait behind Python code of another thread.
+    """
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(min(before, seconds))
+    during = sys.getswitchinterval()
+    try:
+        yield
+    finally:
+        if sys.getswitchinterval() == during:  # otherwise another thread has set it since
+            sys.setswitchinterval(before)
 
 
 def names_of(device: object) -> list[str]:

@@ -40,6 +40,7 @@ from rbegir.base.arguments import (
     check_texts,
     fitting,
 )
+from rbegir.base.devices import prompt_threads
 from rbegir.base.disk import explained
 from rbegir.base.mapping import arm
 from rbegir.base.progress import Progress, Report, reported
@@ -83,6 +84,7 @@ from rbegir.search.request import (
 
 EXPORT_ROWS = 1 << 14  # keywords per exported batch
 TURN_SECONDS = 0.1  # that a compaction waits for the end of a change
+SWITCH_SECONDS = 0.0005  # of `prompt_threads` in a compaction: changes leave the interpreter for each sync
 
 Ids = npt.NDArray[Any]  # int64, or str objects
 Vectors = npt.NDArray[Any]  # float [count, dims]
@@ -350,7 +352,7 @@ class Index:
 
         Other threads can search and change the index meanwhile; a second compaction waits for the first.
         """
-        with self._compacting, contextlib.ExitStack() as stack:
+        with self._compacting, prompt_threads(SWITCH_SECONDS), contextlib.ExitStack() as stack:
             with self._writing() as writer:
                 compaction = stack.enter_context(writer.compacting(self._snapshot))
             if compaction.write(self._turn, stack.enter_context(reported(progress, "compacting"))):

@@ -9,22 +9,22 @@ import gc
 import logging
 import signal
 import socket
-import sys
 from collections.abc import Callable
 from types import FrameType
 
 import uvicorn
 from starlette.applications import Starlette
 
+from rbegir.base.devices import prompt_threads
 from rbegir.errors import FileError, InputError
 from rbegir.serve.catalog import Catalog
 from rbegir.serve.monitor import RequestLog
 from rbegir.serve.protocol import Unsent, bounded_protocol
 from rbegir.serve.settings import Settings, is_loopback
 
-# How long a thread may keep the interpreter from another. A scan leaves it and comes back several times; by
-# default each return could wait 5 ms behind requests that are being read, longer than the scan itself.
-SWITCH_S = 0.0005
+# A scan leaves the interpreter and comes back several times; by default each return could wait 5 ms behind
+# requests that are being read, longer than the scan itself.
+SWITCH_SECONDS = 0.0005  # of `prompt_threads`
 # Objects that may be added before the garbage collector runs. With Python's 700 it runs every 16 searches,
 # takes a twentieth of the time of the event loop, and finds nothing.
 GC_OBJECTS = 5000
@@ -93,9 +93,9 @@ class Server(uvicorn.Server):
         logger = logging.getLogger("uvicorn.error")
         logger.addHandler(bridge)
         logger.propagate = False
-        sys.setswitchinterval(SWITCH_S)
         try:
-            self.run(sockets=[listener])
+            with prompt_threads(SWITCH_SECONDS):
+                self.run(sockets=[listener])
         finally:
             logger.removeHandler(bridge)
 

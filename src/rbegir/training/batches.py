@@ -14,7 +14,6 @@ only its share of a batch (see `distributed.py`).
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,16 +26,16 @@ import torch
 from torch import Tensor
 
 from rbegir._native import _core
-from rbegir.base.devices import ahead
+from rbegir.base.devices import ahead, prompt_threads
 from rbegir.encode.clsm.clsm import TowerBatch, tower_batch
 from rbegir.read.tokenizer import GramBatch
 from rbegir.training.config import TrainConfig
 from rbegir.training.distributed import OwnRows
 from rbegir.training.loss import Ints, group
 
-# How long a thread may wait for the interpreter's lock. With the usual 5 ms, a GPU that takes 12 ms per step
-# would wait whenever a builder is busy while the next kernels should be launched.
-SWITCH_SECONDS = 1e-4
+# With the usual 5 ms, a GPU that takes 12 ms per step would wait whenever a builder is busy while the next
+# kernels should be launched.
+SWITCH_SECONDS = 1e-4  # of `prompt_threads`
 
 
 @dataclass(frozen=True)
@@ -169,23 +168,21 @@ def epoch_batches(
     """The batches of one epoch after the first `skip`; `pin`: in pinned memory."""
     assert settings.batch_size is not None
     pool = ThreadPoolExecutor(threads, thread_name_prefix="rbegir-batches")
-    switch = sys.getswitchinterval()
-    sys.setswitchinterval(SWITCH_SECONDS)
     waiting: deque[Future[StepBatch]] = deque()
     step = 0
-    try:
-        for number, chunk in enumerate(ahead(chunks)):
-            order = np.random.default_rng((settings.seed, epoch, number)).permutation(len(chunk))
-            steps = steps_in(len(chunk), settings.batch_size)
-            for pairs in np.array_split(order, steps) if steps else ():
-                if step >= skip:
-                    if len(waiting) > 2 * threads:
-                        yield waiting.popleft().result()
-                    key = (settings.seed, epoch, step)
-                    waiting.append(pool.submit(build, chunk, pairs, settings, key, pin=pin))
-                step += 1
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-        sys.setswitchinterval(switch)
+    with prompt_threads(SWITCH_SECONDS):
+        try:
+            for number, chunk in enumerate(ahead(chunks)):
+                order = np.random.default_rng((settings.seed, epoch, number)).permutation(len(chunk))
+                steps = steps_in(len(chunk), settings.batch_size)
+                for pairs in np.array_split(order, steps) if steps else ():
+                    if step >= skip:
+                        if len(waiting) > 2 * threads:
+                            yield waiting.popleft().result()
+                        key = (settings.seed, epoch, step)
+                        waiting.append(pool.submit(build, chunk, pairs, settings, key, pin=pin))
+                    step += 1
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
