@@ -56,6 +56,7 @@ LOCK = "LOCK"
 FAN = 8
 TIER_ROWS = 1024  # the lowest tier: segments up to this size
 MERGE_ROWS = 1 << 22  # an add never rewrites more than this
+FREED_PER_SECOND = 1 << 30  # bytes of rewritten segments
 
 Progress = Callable[[int, int], None]  # rows written so far, rows to write
 
@@ -371,13 +372,15 @@ class Compaction:
                 self._deleted_since(one, later.get(one.entry.file))
 
     def forget(self) -> None:
-        """Give up the old segments one by one, so that other threads run between them: freeing a file takes
-        the system milliseconds, during which no other thread runs."""
+        """Give up the old segments one by one, with pauses: freeing a file takes the system milliseconds,
+        during which no other thread runs, and where the disk is told of freed blocks (the mount option
+        `discard`), the next sync waits for that. A change then waits for one file and not for all."""
         del self._before
         while self._groups:
-            group, _ = self._groups.pop()
+            group, made = self._groups.pop()
             while group:
-                group.pop()
+                size = group.pop().entry.stamp.bytes
+                time.sleep(size / FREED_PER_SECOND if made is not None else 0)
 
     def swap(self, change: _Change, current: Snapshot) -> Snapshot:
         """Replace the rewritten segments in a later state; its deletes and new segments are kept."""
