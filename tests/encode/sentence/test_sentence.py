@@ -286,6 +286,16 @@ def test_words_beside_trained_codes(saved: Path, tmp_path: Path) -> None:
     with rbegir.Index.create(tmp_path / "f.rbe", encoder) as index:
         index.add(TEXTS)
         assert index.search("brad bake", k=1).texts.tolist() == [["how to bake bread"]]  # a typo, too
+    weights = encoder.reranker
+    for texts, message in (
+        ("abc", "got str"),
+        (iter(TEXTS), "got list_iterator"),
+        (["a", None], r"texts\[1\] is None"),
+    ):
+        with pytest.raises(rbegir.RbegirError, match=message):
+            encoder.learn_words(texts)
+    assert encoder.reranker is weights
+    assert encoder.learn_words(np.array(TEXTS)).reranker.spelling.key == weights.spelling.key
 
 
 def test_an_encoder_in_memory_cannot_be_stored(plain: SentenceEncoder, tmp_path: Path) -> None:

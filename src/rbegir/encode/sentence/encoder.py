@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from rbegir.base.arguments import check_texts
 from rbegir.base.disk import read_small, refuse_link
 from rbegir.codes.planes import Codes
 from rbegir.encode.binarizer.binarizer import MIN_ROWS, Binarizer
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
     from rbegir.encode.sentence.head import RBEHead
-    from rbegir.read.tokenizer import TextInput
 
 HEAD = "rbegir.heads.sentence.RBEHead"  # as saved models name the class
 TRANSFORMER = "base.modules.transformer.Transformer"
@@ -137,9 +137,10 @@ class SentenceEncoder:
         self.binarizer = binarizer.fit(vectors, notify=lambda done: notify(ENCODING + (1 - ENCODING) * done))
         return self
 
-    def learn_words(self, texts: TextInput) -> Self:
+    def learn_words(self, texts: Any) -> Self:
         """Let searches by text go by words, too. Words weigh more the rarer they are in these texts."""
-        self.reranker = Reranker.by_words(texts[i : i + BLOCK] for i in range(0, len(texts), BLOCK))
+        given = check_texts(texts)
+        self.reranker = Reranker.by_words(given.slice(i, BLOCK) for i in range(0, len(given), BLOCK))
         return self
 
     @property
