@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -44,20 +45,38 @@ def test_descriptions() -> None:
     assert describe(None) == "NoneType"
 
 
-def test_threads_are_prompt_for_a_while() -> None:
-    usual = sys.getswitchinterval()
-    first, second = prompt_threads(0.0005), prompt_threads(0.0005)
-    with first:
-        assert sys.getswitchinterval() == pytest.approx(0.0005)
-        with prompt_threads(usual * 2):  # never slower
-            assert sys.getswitchinterval() == pytest.approx(0.0005)
-        second.__enter__()
-    assert sys.getswitchinterval() == usual  # ended before the other, which then changes nothing
-    second.__exit__(None, None, None)
-    assert sys.getswitchinterval() == usual
+@pytest.fixture
+def switch_interval() -> Iterator[Callable[[], float]]:
+    """Python's default, whatever other tests have left; yields what reads it, in milliseconds."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(0.005)
+    yield lambda: round(sys.getswitchinterval() * 1e3, 2)
+    sys.setswitchinterval(before)
+
+
+def test_threads_are_prompt_for_a_while(switch_interval: Callable[[], float]) -> None:
+    with prompt_threads(0.0005):
+        assert switch_interval() == 0.5
+        with prompt_threads(0.01), prompt_threads(0.0005):  # never slower
+            assert switch_interval() == 0.5
+        with prompt_threads(0.0001), prompt_threads(0.0001):
+            assert switch_interval() == 0.1
+        assert switch_interval() == 0.5
+    assert switch_interval() == 5
     with contextlib.suppress(ValueError), prompt_threads(0.0001):
         raise ValueError
-    assert sys.getswitchinterval() == usual
+    assert switch_interval() == 5
+
+
+@pytest.mark.parametrize("seconds", [0.0001, 0.0005, 0.001])
+def test_prompt_threads_that_overlap(switch_interval: Callable[[], float], seconds: float) -> None:
+    first, second = prompt_threads(0.0005), prompt_threads(seconds)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert switch_interval() == (0.1 if seconds == 0.0001 else 5)
+    second.__exit__(None, None, None)
+    assert switch_interval() == (0.5 if seconds == 0.0001 else 5)
 
 
 def test_names_of_devices() -> None:

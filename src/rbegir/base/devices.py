@@ -13,6 +13,7 @@ from typing import TypeVar
 from rbegir.errors import DeviceError, InputError, needing
 
 T = TypeVar("T")
+ROUNDED = 2e-6  # seconds by which Python may round a switch interval down
 
 
 def cpu_count() -> int:
@@ -43,12 +44,14 @@ def prompt_threads(seconds: float) -> Iterator[None]:
     and each return may wait behind Python code of another thread.
     """
     before = sys.getswitchinterval()
-    sys.setswitchinterval(min(before, seconds))
-    during = sys.getswitchinterval()
+    if before <= seconds:
+        yield
+        return
+    sys.setswitchinterval(seconds)
     try:
         yield
     finally:
-        if sys.getswitchinterval() == during:  # otherwise another thread has set it since
+        if sys.getswitchinterval() > seconds - ROUNDED:  # otherwise another thread has set a smaller one
             sys.setswitchinterval(before)
 
 
