@@ -83,6 +83,7 @@ def test_busy(visit: Open, site: Site) -> None:
 def test_nonsense(visit: Open, site: Site, status: int, body: str, message: str) -> None:
     page, watch = visit(site[1].url)
     watch.expected_statuses.add(500)
+    expect(page.locator("#q")).to_be_focused()  # the page has started: it makes no search by itself any more
     page.route("**/v1/search", lambda route: route.fulfill(status=status, body=body))
     page.locator("#q").fill("shoes")
     expect(page.locator("#notice")).to_contain_text(message)
