@@ -102,11 +102,6 @@ def between_marks(path: Path, text: str) -> str:
     return before + MARKS[0] + text + MARKS[1] + rest.split(MARKS[1])[1]
 
 
-def unclean(*commits: str | None) -> str:
-    """A mark for figures that no commit can repeat: measured from changed files or from an unknown commit."""
-    return " ‡" if any(c is None or c.endswith("+") for c in commits) else ""
-
-
 def benchmarks() -> Json:
     """The figures of docs/benchmarks.md and of the table in README.md."""
     accuracy, gpu, scans = load("reproduce-full"), load("scan-gpu"), load("scan-cpu-peers")
@@ -119,11 +114,7 @@ def benchmarks() -> Json:
     def host(result: Json) -> str:
         about = result["host"]
         device = about.get("device", "cpu")
-        return f"{cpu_name(about) if device == 'cpu' else device}, {about['cpus']} CPU cores{unclean(about['commit'])}"
-
-    def of_runs(row: str) -> str:
-        """The mark of a model of the paper's tables."""
-        return unclean(*(run["commit"] for run in accuracy["runs"] if run["row"] == row))
+        return f"{cpu_name(about) if device == 'cpu' else device}, {about['cpus']} CPU cores"
 
     def over_seeds(row: str, figure: str) -> Json:
         values = [run["figures"][figure]["value"] for run in accuracy["runs"] if run["row"] == row]
@@ -183,8 +174,6 @@ def benchmarks() -> Json:
         "databases": DATABASES,
         "models": MODELS,
         "host": host,
-        "unclean": unclean,
-        "of_runs": of_runs,
         "over_seeds": over_seeds,
         "quantised": quantised,
         "cell": cell,
@@ -196,12 +185,6 @@ def benchmarks() -> Json:
 def vectors() -> Json:
     """The figures of the tables in docs/vectors.md."""
     results = {name: load(f"accuracy-vectors-{name}") for name in VECTOR_SETS}
-
-    def marks(name: str, row: Json) -> str:
-        """The mark of a line of a summary, by the commits of its cells."""
-        cells = [c for c in results[name]["cells"] if c["method"] == row["method"]]
-        sized = [c for c in cells if c["budget_bytes"] == row["budget_bytes"]]
-        return unclean(*(results[name]["hosts"][c["host"]]["commit"] for c in sized))
 
     def at(name: str, method: str, size: int | None = None) -> Json | None:
         """A line of a summary by its budget; without one, that of 2 bits per dimension."""
@@ -246,9 +229,10 @@ def vectors() -> Json:
                     if peer is None:
                         continue
                     reranked = lead(name, size, "binarizer_reranked", peer)
-                    one = {"title": title, "bytes": size, "peer": peer, "marks": marks(name, peer)}
                     yield {
-                        **one,
+                        "title": title,
+                        "bytes": size,
+                        "peer": peer,
                         "unknown": unknown,
                         "usual": size == usual,
                         "plain": peer["ahead"],
@@ -288,8 +272,6 @@ def vectors() -> Json:
         "results": results,
         "task": load("accuracy-title-task"),
         "shown": {name: title for name, (title, _) in VECTOR_SETS.items()},
-        "marks": marks,
-        "unclean": unclean,
         "methods": METHODS,
         "at": at,
         "any_of": lambda method: any(at(name, method) for name in VECTOR_SETS),

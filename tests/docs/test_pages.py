@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
 NAMES = [
     "README.md",
     *(
@@ -53,19 +54,6 @@ def test_plus_minus_means_the_same_on_every_page() -> None:
     assert "| **±** | half of the 95 % interval" in (ROOT / "docs" / "glossary.md").read_text()
 
 
-def test_figures_that_no_commit_can_repeat_are_marked(made: dict[str, str]) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(ROOT / "tools")
-        unclean = runpy.run_path(str(ROOT / "tools" / "pages.py"))["unclean"]
-    given = ("a",), ("a", "b+"), (None,)
-    assert [unclean(*commits) for commits in given] == ["", " ‡", " ‡"]
-    for name, text in made.items():
-        if "‡" in text:
-            assert re.search(
-                "‡ (marks figures that were m|M)easured from files with uncommitted changes", text
-            ), name
-
-
 def test_the_first_screen_of_the_readme_is_short_and_names_the_losses(made: dict[str, str]) -> None:
     shown = made["README.md"].split("<!-- results: ")[1].split("<!-- end of results -->")[0]
     table, losses = shown.split("### What we lose")
@@ -90,14 +78,14 @@ def test_pictures_are_there(made: dict[str, str]) -> None:
 
 
 def test_what_the_cpu_found_is_not_counted_for_the_gpu(made: dict[str, str]) -> None:
-    result = json.loads((ROOT / "benchmarks" / "results" / "torture-exact-gpu.json").read_text())
+    result = json.loads((RESULTS / "torture-exact-gpu.json").read_text())
     found = sum(count for way, count in result["by_way"].items() if way.endswith("cuda:0"))
     assert 0 < found < result["results"]
     assert f"| {found:,} query results of a GPU" in made["docs/reliability.md"]
 
 
 def test_no_promise_was_broken() -> None:
-    results = sorted((ROOT / "benchmarks" / "results").glob("torture-*.json"))
+    results = sorted(RESULTS.glob("torture-*.json"))
     assert results
     for path in results:
         assert json.loads(path.read_text())["losses"] == 0, path.name
