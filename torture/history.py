@@ -23,6 +23,7 @@ from unittest import mock
 
 import pyarrow as pa
 
+from rbegir.base import freeing
 from rbegir.errors import FileError, LockedError
 from rbegir.index import format, manifest, writer
 from rbegir.index.store import Index
@@ -64,10 +65,12 @@ class History:
 
 @contextlib.contextmanager
 def small_sizes() -> Iterator[None]:
-    """Tiers of a few rows and a sync after each block: short histories see merges and long files."""
+    """Tiers of a few rows, a sync after each block, and old segments that are freed block by block: short
+    histories see merges, and files are long."""
     with (
         mock.patch.multiple(writer, TIER_ROWS=3, FAN=3),
         mock.patch.multiple(format, BUFFER=format.BLOCK, SYNC_BYTES=format.BLOCK),
+        mock.patch.multiple(freeing, LARGE=0, STEP=format.BLOCK, PATIENCE=0.0),
     ):
         yield
 

@@ -7,6 +7,7 @@ any of its steps, what a disk may hold if the power is cut there:
     bytes of a file    those before its last fsync are there; of the rest each 512-byte sector is there, lost
                        (the file ends before it), zero, or garbage, whatever the order it was written in; the
                        length lies anywhere between
+                       (what is truncated is gone at once)
     names              those before the last fsync of their directory are there; each later change (create,
                        link, rename, swap, unlink, mkdir) has happened or has not, whatever the others did,
                        and a rename may have given the new name without taking the old one
@@ -38,6 +39,8 @@ CALLS = (
     "link",
     "exchange",
     "unlink",
+    "open_writable",
+    "truncate_unused",
     "make_directory",
     "remove_tree",
 )
@@ -51,11 +54,12 @@ Change = dict[str, int | None]  # names added (an inode) and removed (None) in o
 class Step:
     """One entry of a trace: what happened to which inode."""
 
-    kind: str  # name, write, sync, syncdir
+    kind: str  # name, write, sync, truncate, syncdir
     inode: int  # of the file, or of the directory
     change: Change = field(default_factory=dict)
     data: bytes = b""
     new: dict[int, str] = field(default_factory=dict)  # new inodes: "file" or "directory"
+    size: int = 0  # that a file is truncated to
 
 
 Fault = Callable[[str, int, tuple[Any, ...]], None]
@@ -120,6 +124,13 @@ class Recorder:
 
     def _create(self, result: int, path: Path) -> None:
         self._open[result] = self._born(path, "file")
+
+    def _open_writable(self, result: int, path: Path) -> None:
+        self._open[result] = self._inode(path)
+
+    def _truncate_unused(self, result: bool, descriptor: int, size: int) -> None:
+        if result:
+            self.trace.append(Step("truncate", self._open[descriptor], size=size))
 
     def _make_directory(self, result: None, path: Path) -> None:
         self._names[self._born(path, "directory")] = {}
@@ -203,6 +214,10 @@ class SimDisk:
             self._files[step.inode].data += step.data
         elif step.kind == "sync":
             self._files[step.inode].synced = len(self._files[step.inode].data)
+        elif step.kind == "truncate":
+            file = self._files[step.inode]
+            del file.data[step.size :]
+            file.synced = min(file.synced, step.size)
         elif step.kind == "name":
             self._directories[step.inode].pending.append(step.change)
         else:

@@ -146,6 +146,16 @@ def test_masks_are_sets(count: int) -> None:
     assert masks.to_bools(None, count).tolist() == [True] * count
 
 
+@pytest.mark.parametrize("chosen", [[], [0], [63, 64], [70_000], [5, 6, 4096, 69_999, 70_000]], ids=str)
+def test_the_few_positions_of_a_large_mask(chosen: list[int]) -> None:
+    mask = masks.from_positions(np.array(chosen, np.int64), 70_001)
+    found = masks.to_positions(mask, 70_001)
+    assert found.dtype == np.int64
+    assert found.tolist() == chosen
+    masks.add(mask, np.array([7, 5, 7]))
+    assert masks.to_positions(mask, 70_001).tolist() == sorted({5, 7, *chosen})
+
+
 def test_a_replaced_file_is_synced_before_and_its_name_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -14,9 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rbegir.base import disk, masks
+from rbegir.base import disk, freeing, masks
 from rbegir.errors import FileError, InputError, LockedError
-from rbegir.index import store, writer
+from rbegir.index import format, store, writer
 from rbegir.index.manifest import NAME, UNNAMED, read_manifest
 from rbegir.index.store import Index
 from tests.index.fakes import HashEncoder
@@ -235,6 +237,71 @@ def test_old_segments_are_given_up_before_a_compaction_ends(
     monkeypatch.setattr(writer.Compaction, "forget", watched)
     index.compact()
     assert left == [[True] * len(old)]
+
+
+def test_large_old_segments_are_truncated_unless_they_are_read(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readers of the old state, in this process and another, read the same as before."""
+    if not disk.tells_users(index.path):
+        pytest.skip("the kernel does not tell who uses files here")
+    monkeypatch.setattr(freeing, "LARGE", 0)
+    monkeypatch.setattr(freeing, "PATIENCE", 0.0)
+    monkeypatch.setattr(freeing, "STEP", 512)
+    truncate, cut, before = disk.truncate_unused, [], everything(index)
+
+    def noted(descriptor: int, size: int) -> bool:
+        cut.append(truncate(descriptor, size))
+        return cut[-1]
+
+    monkeypatch.setattr(disk, "truncate_unused", noted)
+    code = "from tests.index.test_compaction import *; watch(sys.argv[1])"
+    command = [sys.executable, "-c", code, str(index.path)]
+    with (
+        Index.open(index.path, model=ENCODER, read_only=True) as reader,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other,
+    ):
+        assert other.stdout is not None
+        assert other.stdout.readline() == "ready\n"
+        index.compact()
+        assert cut == [False] * 4
+        assert everything(reader) == before
+        assert other.communicate("go\n")[0] == f"{before}\n"
+    index.delete([1])
+    index.compact()
+    assert all(cut[4:])
+    assert len(cut) > 5
+    index.verify()
+    names(index)
+
+
+def watch(path: str) -> None:
+    """Of the other process: read the state from before a compaction after it."""
+    with Index.open(path, model=ENCODER, read_only=True) as reader:
+        print("ready", flush=True)
+        input()
+        print(everything(reader))
+
+
+def test_a_reader_that_meets_a_segment_just_being_freed_reads_the_next_state(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    map_file, met = format.map_file, []
+
+    def freed(path: Path, *arguments: Any) -> Any:
+        if path.suffix == ".rbs" and not met:
+            met.append(path)
+            with monkeypatch.context() as patch:
+                patch.setattr(format, "map_file", map_file)
+                index.compact()
+            raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK), str(path))
+        return map_file(path, *arguments)
+
+    monkeypatch.setattr(format, "map_file", freed)
+    with Index.open(index.path, model=ENCODER, read_only=True) as reader:
+        assert met
+        assert reader.info()["segments"] == 1
+        assert everything(reader) == everything(index)
 
 
 def test_a_second_compaction_waits_for_the_first(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,9 +16,9 @@ from rbegir.base import disk
 from rbegir.index.format import FileWriter, Stamp
 from rbegir.index.store import Index
 from torture import powerloss
-from torture.history import ENCODER, NAME, History, Life, State, contents, no_fsync
+from torture.history import ENCODER, NAME, History, Life, State, contents, no_fsync, record
 from torture.mutants import MUTANTS, SALVAGE_MUTANTS
-from torture.simdisk import SECTOR, Recorder, SimDisk, lay_out
+from torture.simdisk import SECTOR, Recorder, SimDisk, Step, lay_out
 
 
 def test_a_power_cut_loses_nothing() -> None:
@@ -26,6 +26,30 @@ def test_a_power_cut_loses_nothing() -> None:
     assert tally.losses == []
     assert tally.cuts > 3 * tally.crash_points > 3000  # many cuts leave equal disks
     assert min(tally.saw[kind] for kind in ("nothing yet", "one possible", "either")) > 10
+
+
+def test_old_segments_are_truncated_in_the_histories(tmp_path: Path) -> None:
+    if not disk.tells_users(tmp_path):
+        pytest.skip("the kernel does not tell who uses files here")
+    steps: list[str] = []
+    for number in range(8):
+        (tmp_path / f"{number}").mkdir()
+        history = record(tmp_path / f"{number}", random.Random(f"truncated/{number}"), powerloss.STEPS)
+        steps += [step.kind for step in history.trace]
+    assert steps.count("truncate") > 10
+
+
+def test_what_is_truncated_is_gone_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "old"
+    with Recorder(tmp_path).recording() as recorder:
+        disk.write_new(path, [bytes(range(9))])
+        disk.sync_directory(tmp_path)
+        recorder.trace.append(Step("truncate", recorder.trace[0].change["old"] or 0, size=4))
+    simulated = SimDisk()
+    for step in recorder.trace:
+        simulated.apply(step)
+    found = [image["old"] for image in simulated.outcomes(random.Random(1), 4)]
+    assert found == [bytes(range(4))] * 8
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)

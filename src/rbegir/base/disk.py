@@ -17,13 +17,18 @@ import errno
 import fcntl
 import os
 import shutil
+import signal
 import stat
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from rbegir.errors import FileError, FullError
 
 Buffer = bytes | bytearray | memoryview
+
+# ext4 (ext2, ext3), XFS, Btrfs and memory: all their users are processes of this system
+LOCAL = {0xEF53, 0x58465342, 0x9123683E, 0x01021994}
 
 
 def create(path: Path) -> int:
@@ -171,6 +176,40 @@ def exchange(one: Path, other: Path) -> bool:
 def unlink(path: Path) -> None:
     """Remove a file; processes that have mapped it can still read it."""
     os.unlink(path)
+
+
+def tells_users(directory: Path) -> bool:
+    """Whether `truncate_unused` can work on files of a directory: those of local file systems of Linux."""
+    if sys.platform != "linux":
+        return False
+    kind = (ctypes.c_long * 64)()  # a struct statfs and more; its first field says what file system it is
+    return ctypes.CDLL(None).statfs(os.fsencode(directory), kind) == 0 and kind[0] in LOCAL
+
+
+def open_writable(path: Path) -> int:
+    """Open a file for `truncate_unused`; links are refused."""
+    return os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+
+def truncate_unused(descriptor: int, size: int) -> bool:
+    """Truncate a removed file; False if it is open or mapped anywhere else, this process included.
+
+    The kernel grants a write lease only on a file that is not open otherwise; a mapping counts as open. Until
+    the lease is given up, nobody can open the file: an `open_regular` that found the name just before it was
+    removed raises BlockingIOError, or comes later and finds a file without its end, which is refused.
+    """
+    if sys.platform != "linux" or os.fstat(descriptor).st_nlink:
+        return False
+    try:  # the signal for such an `open_regular` is one that is ignored; by default it would end the process
+        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    except OSError:
+        return False
+    try:
+        os.ftruncate(descriptor, size)
+    finally:
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    return True
 
 
 def make_directory(path: Path) -> None:

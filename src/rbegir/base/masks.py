@@ -47,13 +47,23 @@ def to_bools(mask: Mask | None, count: int) -> npt.NDArray[np.bool_]:
 def from_positions(positions: npt.NDArray[np.int64], count: int) -> Mask:
     """Positions in any order, repeats allowed → mask."""
     mask = empty(count)
-    np.bitwise_or.at(mask, positions >> 6, np.uint64(1) << (positions & 63).astype(np.uint64))
+    add(mask, positions)
     return mask
 
 
+def add(mask: Mask, positions: npt.NDArray[np.int64]) -> None:
+    """Add positions to a mask, in place."""
+    np.bitwise_or.at(mask, positions >> 6, np.uint64(1) << (positions & 63).astype(np.uint64))
+
+
 def to_positions(mask: Mask, count: int) -> npt.NDArray[np.int64]:
-    """Mask → ascending positions."""
-    return np.flatnonzero(to_bools(mask, count))
+    """Mask → ascending positions; only words that are not empty take memory, if they are few."""
+    words = np.flatnonzero(mask)
+    if words.size > mask.size // 8:
+        return np.flatnonzero(to_bools(mask, count))
+    inside = np.flatnonzero(to_bools(mask[words], 64 * words.size))
+    found: npt.NDArray[np.int64] = (words[inside >> 6] << 6) + (inside & 63)
+    return found
 
 
 def complement(mask: Mask, count: int) -> Mask:

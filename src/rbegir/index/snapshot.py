@@ -72,6 +72,7 @@ class LiveSegment:
         return self._live
 
     def dead(self) -> masks.Mask:
+        """The deleted positions; a new array unless some are `unwritten`."""
         if self.unwritten is not None:
             return self.unwritten
         if self._deletes is None:
@@ -80,7 +81,8 @@ class LiveSegment:
 
     def without(self, positions: Int64s) -> LiveSegment:
         """The segment with more deleted positions."""
-        dead = self.dead() | masks.from_positions(positions, self.entry.count)
+        dead = self.dead() if self.unwritten is None else self.unwritten.copy()
+        masks.add(dead, positions)
         entry = replace(self.entry, deleted=masks.size(dead))
         return LiveSegment(self.segment, entry, None, dead, start=self.start)
 
@@ -145,7 +147,7 @@ class Snapshot:
         while True:
             try:
                 return cls(directory, manifest, before)
-            except (FileNotFoundError, CorruptError) as error:
+            except (FileNotFoundError, BlockingIOError, CorruptError) as error:  # see `truncate_unused`
                 older, manifest = manifest, read_manifest(directory)
                 if manifest != older:
                     continue
@@ -203,6 +205,8 @@ class Snapshot:
                 break
             found = self.segments[number].segment.find(ids.take(int64_array(todo)))
             here = found >= 0
+            if not here.any():
+                continue  # the mask of a large segment takes megabytes
             live = self.segments[number].live
             if live is not None:
                 here[here] = masks.contains(live, found[here])

@@ -45,6 +45,7 @@ from typing import Any
 import numpy as np
 
 from rbegir.base import disk, masks
+from rbegir.base.freeing import OldFiles
 from rbegir.errors import FileError, InputError, LockedError
 from rbegir.index.columns import Int64s
 from rbegir.index.format import Stamp, Turn
@@ -56,7 +57,6 @@ LOCK = "LOCK"
 FAN = 8
 TIER_ROWS = 1024  # the lowest tier: segments up to this size
 MERGE_ROWS = 1 << 22  # an add never rewrites more than this
-FREED_PER_SECOND = 1 << 30  # bytes of rewritten segments
 
 Progress = Callable[[int, int], None]  # rows written so far, rows to write
 
@@ -188,7 +188,7 @@ class Writer:
         try:
             yield self._compaction
         finally:
-            _remove(self._compaction.temporary)
+            self._compaction.close()
             self._compaction, self._rewritten_rows = None, 0
 
     def swap(self, compaction: Compaction, before: Snapshot) -> Snapshot:
@@ -307,7 +307,8 @@ class Compaction:
     def __init__(self, directory: Path, before: Snapshot) -> None:
         self._directory = directory
         self._before = before
-        self.temporary: list[Path] = []  # files to remove in the end
+        self._temporary: list[Path] = []  # files to remove in the end
+        self._old: OldFiles | None = None
         self._groups: list[tuple[list[LiveSegment], Entry | None]] = []  # None: the one segment stays
         self._empty: set[str] = set()  # columns to drop
         self._gone: dict[tuple[str, str | None], Int64s] = {}  # what `_deleted_since` has found
@@ -341,7 +342,7 @@ class Compaction:
                 made = None
                 if not stays(group):
                     path = self._directory / f"unnamed-{os.urandom(8).hex()}.rbs"
-                    self.temporary.append(path)
+                    self._temporary.append(path)
                     rows = [one.rows() for one in group]
                     shape, tenant = before.manifest.shape, before.manifest.tenant
                     made = write_segment(path, rows, shape, tenant, empty, turn)
@@ -352,7 +353,14 @@ class Compaction:
                     progress(done, total)
         before.check_mapped()  # zeros read from a missing page must not become permanent
         self._empty = empty
+        rewritten = [one.entry for group, made in self._groups if made is not None for one in group]
+        self._old = OldFiles(self._directory, ((entry.file, entry.stamp.bytes) for entry in rewritten))
         return True
+
+    def close(self) -> None:
+        _remove(self._temporary)
+        if self._old is not None:
+            self._old.close()
 
     def _find_words(self, path: Path, made: Entry, old: Sequence[Segment]) -> None:
         """Find the words of a new segment if searches use those of the old ones, which would otherwise wait
@@ -372,15 +380,16 @@ class Compaction:
                 self._deleted_since(one, later.get(one.entry.file))
 
     def forget(self) -> None:
-        """Give up the old segments one by one, with pauses: freeing a file takes the system milliseconds,
-        during which no other thread runs, and where the disk is told of freed blocks (the mount option
-        `discard`), the next sync waits for that. A change then waits for one file and not for all."""
+        """Give up the old segments after the swap and free them little by little, so that no change waits
+        long for the disk (`rbegir.base.freeing`)."""
+        assert self._old is not None
         del self._before
         while self._groups:
             group, made = self._groups.pop()
             while group:
-                size = group.pop().entry.stamp.bytes
-                time.sleep(size / FREED_PER_SECOND if made is not None else 0)
+                entry = group.pop().entry  # the segment goes here
+                if made is not None:
+                    self._old.free(entry.file, entry.stamp.bytes)
 
     def swap(self, change: _Change, current: Snapshot) -> Snapshot:
         """Replace the rewritten segments in a later state; its deletes and new segments are kept."""
