@@ -485,6 +485,22 @@ def test_a_compaction_that_fails_leaves_nothing_and_changes_continue(
     assert index.info()["segments"] == 1
 
 
+def test_what_a_failed_compaction_cannot_remove_goes_with_the_next_change(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "sync", full)
+        patch.setattr(disk, "unlink", full)
+        with pytest.raises(FileError):
+            index.compact()
+    assert any(UNNAMED.fullmatch(path.name) for path in index.path.iterdir())
+    index.delete([1])
+    names(index)
+
+
 def test_a_change_that_fails_ends_the_compaction_beside_it(
     index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,6 +54,7 @@ from rbegir.index.segment import MAX_ROWS, Entry, KeywordRows, LiveRows, Segment
 from rbegir.index.snapshot import LiveSegment, Snapshot, write_deletes
 
 LOCK = "LOCK"
+OWN = SEGMENT_NAME, DELETES_NAME, UNNAMED  # names of files that a writer makes and removes
 FAN = 8
 TIER_ROWS = 1024  # the lowest tier: segments up to this size
 MERGE_ROWS = 1 << 22  # an add never rewrites more than this
@@ -205,13 +206,13 @@ class Writer:
         """Remove files that the current state does not name: superseded, or left by interrupted writers."""
         disk.sync_directory(self.directory)  # so that a power cut would leave the current state
         self._remove_others(current.manifest.files)
-        _remove(path for path in self.directory.iterdir() if UNNAMED.fullmatch(path.name))
 
     def _remove_others(self, files: Collection[str]) -> None:
+        compacted = {path.name for path in self._compaction.temporary} if self._compaction else set()
         # segments before deletes, without which deleted keywords would look live to salvage
         for path in sorted(self.directory.iterdir(), reverse=True):
-            ours = SEGMENT_NAME.fullmatch(path.name) or DELETES_NAME.fullmatch(path.name) or path.name == NEW
-            if ours and path.name not in files:
+            ours = path.name == NEW or any(form.fullmatch(path.name) for form in OWN)
+            if ours and path.name not in files and path.name not in compacted:
                 _remove([path])
 
     @contextlib.contextmanager
@@ -307,7 +308,7 @@ class Compaction:
     def __init__(self, directory: Path, before: Snapshot) -> None:
         self._directory = directory
         self._before = before
-        self._temporary: list[Path] = []  # files to remove in the end
+        self.temporary: list[Path] = []  # files to remove in the end
         self._old: OldFiles | None = None
         self._groups: list[tuple[list[LiveSegment], Entry | None]] = []  # None: the one segment stays
         self._empty: set[str] = set()  # columns to drop
@@ -342,7 +343,7 @@ class Compaction:
                 made = None
                 if not stays(group):
                     path = self._directory / f"unnamed-{os.urandom(8).hex()}.rbs"
-                    self._temporary.append(path)
+                    self.temporary.append(path)
                     rows = [one.rows() for one in group]
                     shape, tenant = before.manifest.shape, before.manifest.tenant
                     made = write_segment(path, rows, shape, tenant, empty, turn)
@@ -358,7 +359,7 @@ class Compaction:
         return True
 
     def close(self) -> None:
-        _remove(self._temporary)
+        _remove(self.temporary)
         if self._old is not None:
             self._old.close()
 

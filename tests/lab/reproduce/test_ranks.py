@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rbegir.evaluate.retrieval import Targets
-from rbegir.lab.reproduce import ranks as counting
-from rbegir.lab.reproduce.ranks import ranks
+from rbegir.lab.reproduce import testbed
+from rbegir.lab.reproduce.testbed import ranks
 
 
 def by_sorting(scores: np.ndarray, query: np.ndarray, target: np.ndarray) -> list[int]:
@@ -40,8 +40,8 @@ def test_codes(queries: int, keywords: int, targets: int, width: int, cosine: bo
     query, target = rng.integers(0, queries, targets), rng.integers(0, keywords, targets)
     scores = q @ k.T * ((1 / np.linalg.norm(k, axis=1)).astype(np.float32) if cosine else np.float32(1))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(counting, "QUERIES", 4)
-        patch.setattr(counting, "CPU_SCORES", 4 * width)
+        patch.setattr(testbed, "RANKED", 4)
+        patch.setattr(testbed, "CPU_SCORES", 4 * width)
         found = ranks(*map(torch.from_numpy, (q, k, query, target)), exact=True, cosine=cosine)
     assert found.tolist() == by_sorting(scores, query, target)
 

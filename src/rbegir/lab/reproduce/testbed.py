@@ -1,7 +1,7 @@
 """Measures models on one dataset.
 
     log loss, ROC AUC    sample groups of the test pairs, 10 random negatives each (see `evaluate.groups`)
-    recall@k             the rank of each test pair's title among all titles, exact (see `ranks`)
+    recall@k             the rank of each test pair's title among all titles, exact (`ranks`)
     labels               ROC AUC over judged pairs, by slice: at least fair, and at least good
 
 Studies measure more than accuracy. Each row names the studies that it needs:
@@ -16,6 +16,15 @@ their top five on all judged queries.
 
 Networks are measured in torch, on the device they were trained on. A float query side is first rounded to the
 eight planes that a search uses, so its figures are those of a search.
+
+Ranks are counted. Recall at many cutoffs needs only how many keywords come before the right one; selecting
+the best k of `rbegir.evaluate.retrieval` costs several times the product. For a query with the target at
+position p, of score s_p,
+
+    rank = #{j : s_j > s_p} + #{j < p : s_j = s_p}
+
+Codes are small odd multiples of a power of two: their products are exact in float32, and in TF32 as well
+(at most 8 significant bits per factor). Float keywords are normalised first and multiplied in full float32.
 """
 
 import statistics
@@ -46,7 +55,6 @@ from rbegir.lab.bench.host import milliseconds
 from rbegir.lab.bench.quantizers import Floats, Ids, top
 from rbegir.lab.figures import Json
 from rbegir.lab.reproduce.dataset import Dataset, headline, sample_rows
-from rbegir.lab.reproduce.ranks import ranks
 from rbegir.search.backend import Partition
 from rbegir.search.cpu import CpuBackend
 from rbegir.search.partition import recall_of
@@ -59,6 +67,9 @@ FLOAT_BYTES, CODE_BYTES = 256, 16  # per title, of m_1 and of rbe*
 GRADES = ("bad", "fair", "good")
 BASELINE_QUERIES = 6_000
 DEEP = (*CUTOFFS, 1000)  # cutoffs of recall
+RANKED = 2048  # queries ranked at once
+GPU_SCORES = 1 << 29  # at a time: 2 GB
+CPU_SCORES = 1 << 24
 
 
 class EmbeddingScorer(Scorer):
@@ -291,3 +302,53 @@ def baseline(scorer: Scorer, data: Dataset) -> Json:
         result["top_five"] = judged.count(found)
         result["headline_top_five"] = judged.count(found, judged.asked_in(data.labels))
     return result
+
+
+def ranks(
+    queries: Tensor, keywords: Tensor, query: Tensor, target: Tensor, *, exact: bool, cosine: bool = True
+) -> Tensor:
+    """How many keywords come before each target: int64 [targets].
+
+    queries [Q, n], keywords [K, n] float32 of any length; target i is keyword `target[i]`, wanted by query
+    `query[i]` (int64 [targets] both). `exact`: both sides are codes. `cosine=False`: by inner product.
+    """
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if exact else "highest")
+    try:
+        with torch.no_grad():
+            return _ranks(queries, keywords, query, target, exact, cosine)
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def _ranks(
+    queries: Tensor, keywords: Tensor, query: Tensor, target: Tensor, exact: bool, cosine: bool
+) -> Tensor:
+    device, count = queries.device, len(keywords)
+    inverse = torch.ones(count, device=device)  # [K] what a score is multiplied with
+    if cosine:
+        inverse = 1 / torch.linalg.vector_norm(keywords, dim=1).clamp(min=1e-12)
+    if cosine and not exact:
+        keywords, inverse = keywords * inverse[:, None], torch.ones_like(inverse)
+    width = max(1, (CPU_SCORES if device.type == "cpu" else GPU_SCORES) // RANKED)
+    position = torch.arange(count, device=device)
+    rank = torch.zeros(len(target), dtype=torch.int64, device=device)
+    for low in range(0, len(target), RANKED):
+        asked = queries[query[low : low + RANKED]]  # [block, n]
+        place = target[low : low + RANKED]  # [block]
+
+        def scores(block: slice, asked: Tensor = asked) -> Tensor:
+            return (asked @ keywords[block].T).mul_(inverse[block])  # [block, width]
+
+        blocks = [slice(start, min(start + width, count)) for start in range(0, count, width)]
+        # the target's score comes from the product of its own block, so that it equals itself to the bit
+        right = torch.empty(len(place), device=device)
+        owner = place // width  # [block] number of the block
+        for number in sorted(set(owner.tolist())):
+            rows = (owner == number).nonzero()[:, 0]
+            right[rows] = scores(blocks[number])[rows, place[rows] - number * width]
+        for block in blocks:
+            s, bar = scores(block), right[:, None]
+            ahead = (s > bar) | ((s == bar) & (position[block] < place[:, None]))
+            rank[low : low + RANKED] += ahead.sum(dim=1)
+    return rank
