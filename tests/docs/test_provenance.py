@@ -23,7 +23,6 @@ LACKING: dict[str, dict[str, str]] = {
     "torture-bitrot": {"cpu_model": EARLIER},
     "torture-crowd": {"cpu_model": EARLIER},
     "torture-fuzz": {"cpu_model": EARLIER},
-    "torture-resources": {"cpu_model": EARLIER},
     "torture-salvage": {"cpu_model": EARLIER},
     "upgrade": {"cpu_model": EARLIER},
 }
