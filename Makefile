@@ -5,7 +5,7 @@ BUILD_TOOLS := scikit-build-core nanobind cmake ninja
 NATIVE := CMakeLists.txt $(wildcard src/rbegir/_native/*.cpp src/rbegir/_native/*.hpp)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo tables chromium test test-gpu test-gpu-lean test-arm test-clang sanitize wheel lint-container check docs bench bench-gpu torture audit clean
+.PHONY: help setup demo tables chromium test test-gpu test-gpu-lean test-avx2 test-arm test-clang sanitize wheel lint-container check docs bench bench-gpu torture audit clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ test-gpu: setup  ## every test that needs a real GPU
 
 test-gpu-lean:  ## the GPU search alone, where there is only torch, triton, numpy and pytest
 	PYTHONPATH=src $(PYTHON) -m pytest -c tests/search/gpu/card.ini --rootdir . -m gpu tests/search/gpu
+
+test-avx2: setup  ## the tests of kernels, codes, encoders and searches on an emulated CPU without AVX-512
+	tests/native/avx2.sh $(BIN)/python
 
 test-arm: setup  ## the native kernels for 64-bit ARM, cross-compiled and run under qemu; the rest of the module compiled
 	tests/native/arm.sh $(BIN)/python

@@ -40,6 +40,7 @@ def test_every_use_of_threads_is_sanitised() -> None:
 @pytest.mark.parametrize(
     ("script", "packages"),
     [
+        ("avx2.sh", "qemu-user"),
         ("arm.sh", "g++ g++-aarch64-linux-gnu qemu-user"),
         ("clang.sh", "clang libc++-dev libc++abi-dev"),
         ("sanitize.sh", "g++ util-linux"),
