@@ -278,9 +278,12 @@ def test_bytes_choose_the_shape_that_finds_the_most() -> None:
 
 
 def test_shapes_that_are_close_are_compared_as_they_would_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With few rows and one round, one plane finds more; with all of them two planes do."""
-    rng = np.random.default_rng(0)
-    vectors = rng.standard_normal((3000, 64)).astype(np.float32) * np.arange(1, 65, dtype=np.float32) ** -0.3
+    """With few rows and one round, one plane finds more; with all of them two planes do.
+
+    Fits differ a little with the vector instructions that NumPy finds, so both leads must be clear.
+    """
+    rng = np.random.default_rng(1)
+    vectors = rng.standard_normal((3000, 64)).astype(np.float32) * np.arange(1, 65, dtype=np.float32) ** -0.5
     monkeypatch.setattr("rbegir.encode.binarizer.binarizer.TRIAL_ROWS", 1000)
     monkeypatch.setattr("rbegir.encode.binarizer.binarizer.TRIAL_ROUNDS", 1)
     found: dict[tuple[int, bool], float] = {}
@@ -289,7 +292,7 @@ def test_shapes_that_are_close_are_compared_as_they_would_be_kept(monkeypatch: p
             one = rbegir.Binarizer(n=n, keyword_planes=planes, moves=30, rounds=rounds)
             found[n, rows == 1000] = one.fit(vectors[:rows]).expected["recall@10"]
     assert found[128, True] > found[64, True] + 0.01
-    assert found[128, False] < found[64, False]
+    assert found[128, False] < found[64, False] - 0.01
     chosen = rbegir.Binarizer(bytes=16, moves=30, rounds=3).fit(vectors)
     assert (chosen.n, chosen.keyword_planes) == (64, 2)
     assert chosen.expected["recall@10"] == found[64, False]
