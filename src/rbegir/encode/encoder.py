@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
@@ -33,9 +34,10 @@ from rbegir.codes.score import KeyScores, cosines
 from rbegir.encode.binarizer.binarizer import KIND as BINARIZER_KIND
 from rbegir.encode.binarizer.binarizer import Binarizer
 from rbegir.encode.clsm.model import Model
-from rbegir.encode.directory import is_kind
+from rbegir.encode.directory import CONFIG, MAX_CONFIG, is_kind
+from rbegir.encode.reranker import FOLDER as RERANKER
 from rbegir.encode.reranker import read as read_reranker
-from rbegir.errors import CorruptError, InputError, VersionError
+from rbegir.errors import CorruptError, FileError, InputError, VersionError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -174,6 +176,15 @@ def verify_encoder(directory: Path) -> None:
         Binarizer.load(directory)
     else:
         Model.load(directory).verify()
+
+
+def stored_name(directory: Path) -> list[bytes]:
+    """Names what a directory holds: also the reranker, which a fingerprint does not cover."""
+    found = []
+    for name in (CONFIG, NAME, f"{RERANKER}/{CONFIG}"):
+        with suppress(FileError):
+            found.append(disk.read_small(directory / name, MAX_CONFIG))
+    return found
 
 
 def is_reference(directory: Path) -> bool:

@@ -194,7 +194,7 @@ def upgrade(
 def adopt(index: str | os.PathLike[str], model: Model) -> None:
     """Put a model that kept the keyword side of an index in the place of its old one. No code changes.
 
-    Readers that have the index open use the old model until they open it again.
+    Readers that have the index open use the old model until they refresh or open it again.
     """
     directory = Path(index)
     manifest = read_manifest(directory)
