@@ -38,11 +38,11 @@ from rbegir.encode.encoder import (
     encode_keywords,
     encode_vectors,
     key_scores,
+    load_reranker,
     load_scorer,
     stored_name,
     takes_vectors,
 )
-from rbegir.encode.reranker import FOLDER as RERANKER
 from rbegir.encode.reranker import Reranker
 from rbegir.errors import FileError, InputError, MismatchError
 from rbegir.index.location import Location
@@ -430,11 +430,9 @@ class Cluster:
             if self._stored_words[0] != manifest.fingerprint:
                 found = None
                 if manifest.has_model:
-                    with contextlib.suppress(FileError, MismatchError):  # then a search says so
-                        directory = location.model(manifest)
-                        if (directory / RERANKER).is_dir():
-                            reranker = getattr(load_stored(directory, manifest), "reranker", None)
-                            found = None if reranker is None else self._weights(reranker)
+                    with contextlib.suppress(FileError):  # then a search says so
+                        reranker = load_reranker(location.model(manifest))
+                        found = None if reranker is None else self._weights(reranker)
                 self._stored_words = manifest.fingerprint, found
             return self._stored_words[1]
 
