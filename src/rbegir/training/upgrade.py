@@ -149,8 +149,9 @@ def upgrade(
         if reranker is None:
             plain = replace(plain, guide=0.0)
         else:
-            plain = replace(plain, guide_dims=len(reranker.guide["query.weight"]))
             identity["reranked"] = True
+            if reranker.guide:  # one by words alone has none
+                plain = replace(plain, guide_dims=len(reranker.guide["query.weight"]))
 
         def learner() -> Learner:
             new = TwoTower(shape)
