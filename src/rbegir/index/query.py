@@ -170,7 +170,7 @@ class Searcher:
         """All hits of every query as batches of query, score, id, text and attributes."""
         values = query_values(queries, snapshot.manifest)  # [Q, n] int16
         snapshot, partitions, limits = asked(snapshot, request, len(values), key_scores(scorer, values))
-        assert limits is not None  # there is a min_score
+        limits = limits or Limits.none(len(values))  # without queries there are none
         backend = self.backend(snapshot)
         types = snapshot.types()
         own = {"query": pa.int64(), "score": pa.float64()}
