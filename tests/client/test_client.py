@@ -223,6 +223,8 @@ def test_all_keywords_in_pages(shared: tuple[Path, Running], rows: int) -> None:
 def test_a_scan_is_that_of_the_index(model: Path, tmp_path: Path, rows: int) -> None:
     """Page by page, with pages of the service that are smaller than asked for too."""
     path = make_index(tmp_path / "a.rbe", model)
+    with rbegir.Index.open(path) as index:
+        index.add(["city bike, used"], [99], {"rank": [1], "query": [2], "attribute_rank": [3]})
     queries = ["bike", "nothing like it", "boots for rain"]
     allow: list[list[int] | None] = [None, list(range(100, 104)), None]
     with running(path, "--max-k", "4") as service, rbegir.Index.open(path, read_only=True) as index:

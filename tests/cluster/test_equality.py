@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ import rbegir
 from rbegir.cluster.fanout import State
 from rbegir.cluster.session import import_ray
 from rbegir.cluster.shard import Loaded
-from rbegir.encode.reranker import Spelling
-from rbegir.errors import FilterError, InputError, MismatchError
+from rbegir.encode.encoder import write_reference
+from rbegir.encode.reranker import Reranker, Spelling
+from rbegir.errors import FilterError, InputError, MismatchError, MissingExtraError
 from tests.index.fakes import HashEncoder
 from tests.reranking import make_model, some_texts
 
@@ -373,6 +375,31 @@ def test_shards_have_read_the_words_before_the_first_search(
             asked.clear()
             cluster.swap(tmp_path / "bare.rbe", model=encoder)
             assert set(asked) <= {None}
+
+
+class Elsewhere(HashEncoder):
+    """An encoder that an index refers to, with weights of words."""
+
+    def save(self, directory: Path) -> None:
+        Reranker.by_words([some_texts(60)]).write(directory, self.fingerprint)
+        write_reference(directory, "an/encoder", self.fingerprint)
+
+
+def test_the_words_of_an_encoder_are_read_without_it(
+    nodes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its package need not be there where only codes are searched."""
+    model, texts = Elsewhere(), some_texts(60)
+    with rbegir.Index.create(tmp_path / "x.rbe", model) as index:
+        index.add(texts)
+        wanted = index.search_codes(model.encode_queries(texts[:3]))
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    with rbegir.Cluster.open(tmp_path / "x.rbe", devices=1, deadline=PATIENT) as cluster:
+        equal(cluster.search_codes(model.encode_queries(texts[:3])), wanted)
+        with pytest.raises(MissingExtraError):
+            cluster.search(texts[:3])
+    with rbegir.Cluster.open(tmp_path / "x.rbe", devices=1, model=model, deadline=PATIENT) as cluster:
+        equal(cluster.search(texts[:3]), wanted)
 
 
 def test_codes_of_a_replaced_model_are_not_written(nodes: Any, tmp_path: Path, encoder: HashEncoder) -> None:

@@ -151,6 +151,25 @@ def test_a_given_model_is_never_exchanged(nodes: Any, path: Path) -> None:
         assert (cluster.model, len(cluster)) == (other, len(rbegir.Index.open(path)))
 
 
+def test_equal_fingerprints_do_not_mean_equal_rerankers(nodes: Any, tmp_path: Path) -> None:
+    texts = some_texts(80)
+    for name, known in (("a", texts[:20]), ("b", texts)):
+        with rbegir.Index.create(tmp_path / f"{name}.rbe", make_model(tmp_path / name, known)) as index:
+            index.add(texts)
+    one, other = (rbegir.Index.open(tmp_path / f"{name}.rbe").search(texts[:3]) for name in "ab")
+    assert not np.array_equal(one.scores, other.scores)
+    with rbegir.Cluster.open(tmp_path / "a.rbe", devices=1, deadline=PATIENT) as cluster:
+        equal(cluster.search(texts[:3]), one)
+        cluster.swap(tmp_path / "b.rbe")
+        equal(cluster.search(texts[:3]), other)
+        replace(tmp_path / "b.rbe", tmp_path / "a.rbe")
+        cluster.refresh()
+        equal(cluster.search(texts[:3]), one)
+        model = cluster.model
+        cluster.refresh()
+        assert cluster.model is model
+
+
 def test_vectors_cannot_be_added_as_texts(nodes: Any, tmp_path: Path) -> None:
     path, _ = binarizers(tmp_path)
     with (

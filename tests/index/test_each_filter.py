@@ -195,6 +195,20 @@ def test_values_that_nobody_waits_for_are_given_up(path: Path, monkeypatch: pyte
         assert index.search(["w1"] * 20, 9, where=wheres).counts.any()
 
 
+def test_queries_whose_filters_are_known_are_not_asked_for(path: Path) -> None:
+    """Nor those without a filter: a service takes such a question for the time that they may need."""
+    wheres = [None, "price = 50", *(f"price = {number}" for number in range(20)), "price < 9"]
+    with rbegir.Index.open(path, model=ENCODER, read_only=True) as index:
+        alone = [index.search("w1", 9, where=where).ids[0].tolist() for where in wheres[:2]]
+        assert all(alone)
+        asked: list[int] = []
+        with calling(Caller(awaited=lambda query: bool(asked.append(query)))):
+            hits = index.search(["w1"] * len(wheres), 9, where=wheres)
+        assert set(asked) == set(range(2, len(wheres)))
+        assert [hits.ids[query, : hits.counts[query]].tolist() for query in (0, 1)] == alone
+        assert not hits.counts[2:].any()
+
+
 def test_a_filter_that_nobody_waits_for_is_given_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After the block that is being evaluated; queries with other filters are not touched."""
     monkeypatch.setattr(filters, "BLOCK_ROWS", 128)

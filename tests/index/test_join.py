@@ -146,6 +146,31 @@ def test_many_copies_of_one_keyword(tmp_path: Path) -> None:
         assert index.neighbors(min_score=1.0).num_rows == 9 * 8
         assert index.neighbors(100).num_rows == 9 * 8
         assert index.duplicates(1.0)["group"].to_pylist() == [0] * 9
+        assert index.duplicates(1.01).num_rows == index.neighbors(min_score=1.01).num_rows == 0
+
+
+@pytest.mark.parametrize("metric", ["cosine", "ip", "l2"])
+def test_copies_whose_score_is_too_low_are_no_duplicates(tmp_path: Path, metric: str) -> None:
+    """With a Binarizer, the score of two equal codes is an estimate, which may be low."""
+    rng = np.random.default_rng(5)
+    vectors = (rng.random((60, 1)) * rng.standard_normal((60, 16)))[rng.integers(0, 60, 150)]
+    with Index.create(tmp_path / "x.rbe", Binarizer(16, metric=metric).fit(vectors)) as index:
+        index.add(vectors)
+        planes = index.codes(range(150)).planes
+        first = [int(np.argmax((planes == planes[:, [i]]).all(axis=(0, 2)))) for i in range(150)]
+        scores = np.sort(index.neighbors(1)["score"].to_numpy())
+        for least in (*scores[:: len(scores) // 8].tolist(), scores[-1] + 1):
+            group = np.arange(150)
+            pairs = index.neighbors(min_score=least)
+            for one, other in zip(pairs["id"].to_pylist(), pairs["neighbor_id"].to_pylist(), strict=True):
+                if first[one] <= first[other]:  # the code that was stored first is the query
+                    group[group == group[other]] = group[one]
+            alone = np.bincount(group, minlength=150)[group] == 1
+            found = index.duplicates(least)
+            assert sorted(found["id"].to_pylist()) == np.flatnonzero(~alone).tolist()
+            for number in range(len(set(found["group"].to_pylist()))):
+                members = found["id"].to_numpy()[found["group"].to_numpy() == number]
+                assert set(members) == set(np.flatnonzero(group == group[members[0]]))
 
 
 def test_pairs_by_score_are_found_in_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

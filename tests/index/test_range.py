@@ -244,6 +244,11 @@ def test_a_scan_has_a_column_for_every_attribute(tmp_path: Path) -> None:
     assert batch.schema.names[:4] == ["query", "score", "id", "text"]
 
 
+def test_a_scan_of_no_queries_has_no_hits(index: rbegir.Index) -> None:
+    for queries in ([], ENCODER.encode_queries([])):
+        assert list(index.scan(queries, 0.5)) == list(index.scan(queries, 0.5, where="price < 9")) == []
+
+
 def test_a_scan_is_of_one_state(tmp_path: Path) -> None:
     with rbegir.Index.create(tmp_path / "a.rbe", ENCODER) as index:
         index.add(WORDS[:100])

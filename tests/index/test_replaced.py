@@ -22,6 +22,8 @@ from rbegir.index.generations import Generations
 from rbegir.index.manifest import read_manifest
 from rbegir.index.store import Index
 from tests.index.fakes import HashEncoder, random_codes
+from tests.reranking import make_model as make_reranked
+from tests.reranking import some_texts
 from torture.frontdoor import make_model
 
 TEXTS = [f"keyword number {i} of thirty" for i in range(30)]
@@ -39,10 +41,10 @@ def path(tmp_path: Path, models: tuple[Model, Model]) -> Path:
     return tmp_path / "x.rbe"
 
 
-def replace(path: Path, model: Model | None, **shape: Any) -> None:
+def replace(path: Path, model: Model | None, texts: list[str] = TEXTS, **shape: Any) -> None:
     with Index.create(path, model, overwrite=True, **shape) as index:
         if model is not None:
-            index.add(TEXTS)
+            index.add(texts)
 
 
 def self_hits(index: Index, texts: list[str] = TEXTS) -> int:
@@ -58,6 +60,31 @@ def test_a_reader_searches_the_new_index_with_the_new_model(path: Path, models: 
         index.refresh()
         assert self_hits(index) == 30
         assert index.model.fingerprint == models[1].fingerprint == index.info()["fingerprint"]
+
+
+def test_a_reader_reranks_as_the_new_index_does(tmp_path: Path) -> None:
+    """The fingerprint of a model names its codes. Its reranker may differ, or be missing."""
+    path, texts = tmp_path / "r.rbe", some_texts(60)
+    made = {count: make_reranked(tmp_path / f"{count}", texts[:count]) for count in (30, 60)}
+    shutil.rmtree(shutil.copytree(tmp_path / "30", tmp_path / "bare") / "rerank")
+    models = [Model.load(tmp_path / "bare"), made[30], made[60], Model.load(tmp_path / "bare")]
+    assert len({model.fingerprint for model in models}) == 1
+    with Index.create(path, models[-1]) as first:
+        first.add(texts)
+    scores = []
+    with Index.open(path, read_only=True) as index:
+        for model in models:
+            replace(path, model, texts)
+            index.refresh()
+            hits = index.search(texts[0], k=9)
+            assert hits.reranked == (model.reranker is not None)
+            scores.append(hits.scores.tolist())
+            with Index.open(path) as fresh:
+                assert scores[-1] == fresh.search(texts[0], k=9).scores.tolist()
+            before = index.model
+            index.refresh()
+            assert index.model is before
+    assert scores[0] != scores[1] != scores[2] != scores[3] == scores[0]
 
 
 def test_a_model_given_by_the_caller_is_never_exchanged(path: Path, models: tuple[Model, Model]) -> None:

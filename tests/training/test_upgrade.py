@@ -20,6 +20,7 @@ import rbegir
 from rbegir import cli
 from rbegir.base import progress
 from rbegir.encode.clsm.presets import ModelConfig
+from rbegir.encode.reranker import Reranker
 from rbegir.errors import FileError, InputError, LockedError, MismatchError, TextError
 from rbegir.training import loop
 from rbegir.training.config import TrainConfig
@@ -133,6 +134,15 @@ def test_any_encoder_can_have_stored_the_codes(pairs: tuple[pa.Table, pa.Table])
     assert made.model.n == 64
     with pytest.raises(InputError, match="only the keyword side of an rbegir model can be kept"):
         upgrade(HashEncoder(), pairs[0], valid=pairs[1], keywords="keep")
+
+
+def test_an_encoder_that_reranks_by_words_gets_a_model_that_reranks(pairs: tuple[pa.Table, pa.Table]) -> None:
+    before: Any = HashEncoder()
+    before.reranker = Reranker.by_words([pairs[0]["keyword"].combine_chunks()])
+    few = pairs[0].slice(0, 400)
+    with short_fits():
+        made = upgrade(before, few, valid=pairs[1], config=SMALL, epochs=1, batch_size=64)
+    assert made.model.reranker is not None
 
 
 def test_the_loss_is_the_one_of_the_docstring() -> None:

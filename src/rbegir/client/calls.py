@@ -34,7 +34,7 @@ from rbegir.base.arguments import (
 )
 from rbegir.codes.planes import Codes
 from rbegir.errors import InputError, RbegirError, ServiceError, whole_number
-from rbegir.search.hits import Hits, merge
+from rbegir.search.hits import PREFIX, Hits, attribute_column, merge
 from rbegir.search.request import SearchRequest, Tenant
 from rbegir.wire.problems import kind_of, raise_problem
 from rbegir.wire.search import ARROW, JSON, check_where, codes_body, options_body, read_hits
@@ -165,7 +165,11 @@ def scan(queries: Any, request: SearchRequest, rows: int, at: At) -> Plan[tuple[
     asked = replace(request.part(number, 1), k=k, after=after)
     hits = yield from (search_codes if coded else search)(given[number : number + 1], asked)
     table = hits.to_arrow()
-    table = table.select(["query", "score", "id", *table.column_names[4:]])
+    own, columns = table.column_names[:5], table.column_names[5:]
+    names = [one.removeprefix(PREFIX) if attribute_column(one, own) != one else one for one in columns]
+    kept = ["query", "score", "id", "text"]  # without the rank, whose name an attribute may have then
+    renamed = [*kept, *(attribute_column(name, kept) for name in names)]
+    table = table.select([*kept, *columns]).rename_columns(renamed)
     page = table.set_column(0, "query", pa.array(np.full(hits.k, number))).combine_chunks().to_batches()
     if hits.k == k:
         return page, (number, hits.cursor, k)

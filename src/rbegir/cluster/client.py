@@ -38,14 +38,15 @@ from rbegir.encode.encoder import (
     encode_keywords,
     encode_vectors,
     key_scores,
+    load_reranker,
     load_scorer,
+    stored_name,
     takes_vectors,
 )
-from rbegir.encode.reranker import FOLDER as RERANKER
 from rbegir.encode.reranker import Reranker
 from rbegir.errors import FileError, InputError, MismatchError
 from rbegir.index.location import Location
-from rbegir.index.manifest import Manifest, check_adds, check_match, load_stored
+from rbegir.index.manifest import MODEL, Manifest, check_adds, check_match, load_stored
 from rbegir.index.query import encoded, floors_of, query_values
 from rbegir.index.store import Ids, Vectors
 from rbegir.index.tenant import within
@@ -77,6 +78,7 @@ class Cluster:
         self._session, self._pool, self._deadline = session, pool, deadline
         self._given = model
         self._stored: tuple[str, Encoder | None] = ("", None)  # a fingerprint and the stored model
+        self._stored_name = list[bytes]()  # of that model
         self._fanout = Fanout(pool)
         self._mutex = threading.RLock()  # of changes of state
         self._compacting = threading.Lock()  # held by a compaction, which takes the mutex only at its end
@@ -200,6 +202,10 @@ class Cluster:
         with self._mutex:
             location = self._current().view.location
             self._refresh(PREPARE_SECONDS, self._words(location, self._given))
+            loaded = location.is_local and self._stored[1] is not None
+            if loaded and stored_name(location.path / MODEL) != self._stored_name:
+                with self._loading:
+                    self._stored = self._stored_words = "", None
 
     def swap(self, path_or_uri: str | Path, *, model: Encoder | None = None, filesystem: Any = None) -> None:
         """Answer from another index from now on, such as one of a new model.
@@ -219,6 +225,7 @@ class Cluster:
                     self._writer.close()
                     self._writer = None
                 self._given, self._state = model, state
+                self._stored = self._stored_words = "", None  # equal fingerprints name equal codes only
 
     @with_options
     def search(
@@ -310,7 +317,9 @@ class Cluster:
             state = self._current()
             if (model := self._loaded(state)) is None:
                 manifest = state.view.manifest
-                model = load_stored(state.view.location.model(manifest), manifest)
+                directory = state.view.location.model(manifest)
+                self._stored_name = stored_name(directory)
+                model = load_stored(directory, manifest)
                 self._stored = manifest.fingerprint, model
             return state, model
 
@@ -421,11 +430,9 @@ class Cluster:
             if self._stored_words[0] != manifest.fingerprint:
                 found = None
                 if manifest.has_model:
-                    with contextlib.suppress(FileError, MismatchError):  # then a search says so
-                        directory = location.model(manifest)
-                        if (directory / RERANKER).is_dir():
-                            reranker = getattr(load_stored(directory, manifest), "reranker", None)
-                            found = None if reranker is None else self._weights(reranker)
+                    with contextlib.suppress(FileError):  # then a search says so
+                        reranker = load_reranker(location.model(manifest))
+                        found = None if reranker is None else self._weights(reranker)
                 self._stored_words = manifest.fingerprint, found
             return self._stored_words[1]
 

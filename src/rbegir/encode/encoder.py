@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
@@ -33,9 +34,11 @@ from rbegir.codes.score import KeyScores, cosines
 from rbegir.encode.binarizer.binarizer import KIND as BINARIZER_KIND
 from rbegir.encode.binarizer.binarizer import Binarizer
 from rbegir.encode.clsm.model import Model
-from rbegir.encode.directory import is_kind
+from rbegir.encode.directory import CONFIG, MAX_CONFIG, is_kind
+from rbegir.encode.reranker import FOLDER as RERANKER
+from rbegir.encode.reranker import Reranker
 from rbegir.encode.reranker import read as read_reranker
-from rbegir.errors import CorruptError, InputError, VersionError
+from rbegir.errors import CorruptError, FileError, InputError, VersionError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -163,17 +166,34 @@ def load_encoder(directory: Path, *, threads: int | None = None) -> Encoder:
     return Model.load(directory, threads=threads)
 
 
+def load_reranker(directory: Path) -> Reranker | None:
+    """The reranker of the stored encoder; a sentence encoder is not loaded for it."""
+    if not (directory / RERANKER).is_dir():
+        return None
+    if is_reference(directory):
+        return read_reranker(directory, read_reference(directory)["fingerprint"], None)
+    return getattr(load_encoder(directory), "reranker", None)
+
+
 def verify_encoder(directory: Path) -> None:
     """Check every byte of a stored encoder, or of the reference to a sentence encoder; raises FileError."""
     if is_reference(directory):
-        body = read_reference(directory)
         if (directory / BINARIZER).is_dir():
             Binarizer.load(disk.refuse_link(directory / BINARIZER))
-        read_reranker(directory, body["fingerprint"], None)
+        load_reranker(directory)
     elif is_kind(directory, BINARIZER_KIND):
         Binarizer.load(directory)
     else:
         Model.load(directory).verify()
+
+
+def stored_name(directory: Path) -> list[bytes]:
+    """Names what a directory holds: also the reranker, which a fingerprint does not cover."""
+    found = []
+    for name in (CONFIG, NAME, f"{RERANKER}/{CONFIG}"):
+        with suppress(FileError):
+            found.append(disk.read_small(directory / name, MAX_CONFIG))
+    return found
 
 
 def is_reference(directory: Path) -> bool:

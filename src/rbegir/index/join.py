@@ -187,15 +187,16 @@ def groups(
     """Groups of keywords that are linked by pairs of at least this score: group, id and text.
 
     `report` is called with (queries done, all queries). The query of a link is the code that was stored
-    first. Keywords with equal codes are one node, so a thousand copies cost as much as one keyword. Needs
-    about 60 bytes per keyword.
+    first. Keywords with equal codes are one node, so a thousand copies cost as much as one keyword; a code
+    that reaches neither itself nor another one links nobody. Needs about 60 bytes per keyword.
     """
     SearchRequest(None, min_score=min_score)  # checks it
     state, partitions = state.candidates()
     starts, keywords = state.starts, state.select(None)
     parent = np.arange(starts[-1])  # of each keyword in the tree of its group; it never comes later
-    parent[keywords] = keywords[_first_of_equals(state.codes(keywords).planes)]
-    nodes = np.unique(parent[keywords])
+    first_of = keywords[_first_of_equals(state.codes(keywords).planes)]
+    linked = np.zeros(starts[-1], np.bool_)
+    nodes = np.unique(first_of)
     of_nodes = [
         masks.from_positions(nodes[(nodes >= low) & (nodes < high)] - low, high - low)
         for low, high in itertools.pairwise(starts)
@@ -210,10 +211,12 @@ def groups(
         values = as_queries(scorer, state.codes(queries))
         search = functools.partial(backend.search, later)
         for pairs in reaching(search, values, scorer, min_score):
-            pairs = pairs.only(pairs.positions > queries[pairs.query])
+            pairs = pairs.only(pairs.positions >= queries[pairs.query])
+            linked[queries[pairs.query]] = linked[pairs.positions] = True
             _link(parent, queries[pairs.query], pairs.positions)
         report(first + queries.size, nodes.size)
-    _, group, sizes = np.unique(_root(parent, keywords), return_inverse=True, return_counts=True)
+    nodes_of = np.where(linked[first_of], first_of, keywords)
+    _, group, sizes = np.unique(_root(parent, nodes_of), return_inverse=True, return_counts=True)
     members = np.flatnonzero(sizes[group] > 1)
     group = (np.cumsum(sizes > 1) - 1)[group[members]]  # numbered by their first keywords
     order = np.argsort(group, kind="stable")

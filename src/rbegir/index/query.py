@@ -4,6 +4,7 @@ The scan reads only codes and masks. Ids, texts and attributes are read by posit
 their cost does not depend on the size of the index.
 """
 
+import functools
 import itertools
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -169,7 +170,7 @@ class Searcher:
         """All hits of every query as batches of query, score, id, text and attributes."""
         values = query_values(queries, snapshot.manifest)  # [Q, n] int16
         snapshot, partitions, limits = asked(snapshot, request, len(values), key_scores(scorer, values))
-        assert limits is not None  # there is a min_score
+        limits = limits or Limits.none(len(values))  # without queries there are none
         backend = self.backend(snapshot)
         types = snapshot.types()
         own = {"query": pa.int64(), "score": pa.float64()}
@@ -276,9 +277,20 @@ def scope(snapshot: Snapshot, request: SearchRequest, queries: int) -> Scope:
     """The scope of a request with this many queries. Equal filters are evaluated once."""
     numbers, different = np.full(queries, -1), different_filters(request, queries)
     bound = bind(snapshot, different)
+
+    @functools.cache
+    def lacking() -> list[int]:
+        """The queries whose filters are not all known."""
+        return [
+            query
+            for (_, having), each in zip(different, bound, strict=True)
+            if any(one.known(part.segment) is None for one in each for part in snapshot.segments)
+            for query in having
+        ]
+
     known = []  # held until the filters have been evaluated, so that these masks are not made again
     for step in together(snapshot, bound):
-        if step is None and not _waiting(range(queries)):
+        if step is None and not _waiting(lacking()):
             break
         known.append(step)
     masks: list[list[Mask | None]] = []

@@ -51,6 +51,7 @@ from rbegir.encode.encoder import (
     encode_vectors,
     expected,
     load_scorer,
+    stored_name,
     takes_vectors,
 )
 from rbegir.errors import CorruptError, FileError, InputError, LockedError, MismatchError, whole_number
@@ -110,6 +111,7 @@ class Index:
         self._searcher = Searcher(device, manifest.n, manifest.keyword_planes, threads, progress)
         self._snapshot.accelerated = self._searcher.accelerated
         self._given = self._model = model  # `_model` becomes the stored one when it is loaded
+        self._stored = list[bytes]()  # the name of the stored one
         self._scorer: tuple[str, Encoder | None] = ("", None)  # a fingerprint and its scorer
         if model is not None:
             check_match(model, manifest)
@@ -596,6 +598,7 @@ class Index:
         """The current state and its encoder, which belong together even during a `refresh`."""
         with self._loading:
             if self._model is None:
+                self._stored = stored_name(self._path / MODEL)
                 self._model = load_stored(self._path / MODEL, self._snapshot.manifest)
             return self._snapshot, self._model
 
@@ -651,14 +654,15 @@ class Index:
                 hint="open it again with Index.open",
             )
         with self._loading:
-            model = self._model
-            if new.fingerprint != old.fingerprint and model is not None:
-                if self._given is None:
+            model, stored = self._model, self._stored
+            if self._given is not None and new.fingerprint != old.fingerprint:
+                check_match(self._given, new)
+            elif self._given is None and model is not None:
+                stored = stored_name(directory / MODEL)
+                if (new.fingerprint, stored) != (old.fingerprint, self._stored):
                     model = load_stored(directory / MODEL, new)
-                else:
-                    check_match(self._given, new)
             with self._switching:
-                self._model, self._snapshot = model, state
+                self._model, self._stored, self._snapshot = model, stored, state
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[Writer]:

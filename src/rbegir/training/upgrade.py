@@ -149,8 +149,9 @@ def upgrade(
         if reranker is None:
             plain = replace(plain, guide=0.0)
         else:
-            plain = replace(plain, guide_dims=len(reranker.guide["query.weight"]))
             identity["reranked"] = True
+            if reranker.guide:  # one by words alone has none
+                plain = replace(plain, guide_dims=len(reranker.guide["query.weight"]))
 
         def learner() -> Learner:
             new = TwoTower(shape)
@@ -194,7 +195,7 @@ def upgrade(
 def adopt(index: str | os.PathLike[str], model: Model) -> None:
     """Put a model that kept the keyword side of an index in the place of its old one. No code changes.
 
-    Readers that have the index open use the old model until they open it again.
+    Readers that have the index open use the old model until they refresh or open it again.
     """
     directory = Path(index)
     manifest = read_manifest(directory)

@@ -193,10 +193,16 @@ def test_an_index_finds_its_encoder_again(saved: Path, tmp_path: Path) -> None:
         assert found.texts.tolist() == expected.texts.tolist()
     shutil.rmtree(place)
     with rbegir.Index.open(tmp_path / "a.rbe") as index:
-        with pytest.raises(FileError, match=r"the encoder of this index, .*, is gone: there is no encoder"):
+        with pytest.raises(
+            FileError, match=r"the encoder of this index, .*, is gone: there is no encoder"
+        ) as caught:
             index.search("flights")
+        assert "a link to where it is now" in caught.value.hint
         hits = index.search_codes(encoder.encode_queries(["flights"]), k=3)
         assert hits.keys[0].tolist() == expected.keys[0].tolist()
+        place.symlink_to(saved)
+        assert np.array_equal(index.search(["flights", "trains"], k=3).keys, expected.keys)
+    place.unlink()
     shutil.copytree(saved, place)
     weights = place / "3_RBEHead" / "model.safetensors"
     data = bytearray(weights.read_bytes())

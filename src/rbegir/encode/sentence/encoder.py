@@ -218,7 +218,7 @@ def load_reference(directory: Path) -> SentenceEncoder:
     except FileError as error:
         raise FileError(
             f"the encoder of this index, {reference}, is gone: {error.message}",
-            hint="put it back, or open the index with Index.open(path, model=SentenceEncoder.load(…))",
+            hint="put it back, or a link to where it is now",
         ) from error
     if (directory / BINARIZER).is_dir():
         encoder.binarizer = Binarizer.load(refuse_link(directory / BINARIZER))
