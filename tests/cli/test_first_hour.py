@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rbegir.base.arguments import MAX_TEXT_BYTES
+from rbegir.base.arguments import MAX_TEXT_BYTES, check_texts
 from rbegir.client.clients import AsyncClient, Client
 from rbegir.cluster.client import Cluster
 from rbegir.encode.binarizer.binarizer import Binarizer
@@ -309,6 +309,35 @@ def test_pairs_in_memory() -> None:
             read_pairs(wrong)
     with pytest.raises(InputError, match="the rows do not make a table"):
         read_pairs([("a", 1), ("b", "c")])
+
+
+def test_texts_in_memory() -> None:
+    pandas = pytest.importorskip("pandas")
+    names = ["Müller GmbH", "Acme Inc"]
+    frame = pandas.DataFrame({"name": [*names, None]})
+    gaps = [*names, float("nan")], (*names, None), [*names, pandas.NA]
+    numpy_column = frame["name"].to_numpy(dtype=object)
+    for given in (
+        *gaps,
+        frame["name"],
+        numpy_column,
+        pa.array([*names, None]),
+        pa.chunked_array([names, [None]]),
+    ):
+        stream = read_texts(given)
+        assert stream.read_all().to_pydict() == {"text": names}
+        assert stream.skipped.to_dict() == {"missing field or null": 1}
+    rows = read_texts([{"text": "a"}, {"text": "b", "id": 3}], id_type="int64").read_all()
+    assert rows.to_pydict() == {"text": ["a", "b"], "id": [None, 3]}
+
+
+def test_a_table_in_place_of_texts_is_refused() -> None:
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(InputError, match="texts must be a list of texts, got DataFrame") as caught:
+        check_texts(pandas.DataFrame({"name": ["a"]}))
+    assert caught.value.hint == "give one of its columns"
+    with pytest.raises(InputError, match=r"texts\[1\] is None, expected a text"):
+        check_texts(["a", float("nan")])
 
 
 class ArrowStream:

@@ -174,3 +174,17 @@ def test_no_json_at_all(tmp_path: Path) -> None:
 def test_lists_of_wrong_rows(rows: list[object]) -> None:
     with pytest.raises(InputError, match="expected a path, a DataFrame, an Arrow table or a list of rows"):
         read_pairs(rows)
+
+
+def test_rows_of_a_wrong_type_are_named() -> None:
+    with pytest.raises(InputError, match="got list of int and tuple"):
+        read_pairs([("a", "b"), 1])
+    with pytest.raises(InputError, match=r"but texts\[1\] is of type int"):
+        read_texts(["red shoes", 1])
+
+
+def test_a_table_in_memory_is_not_called_by_its_temporary_path() -> None:
+    with pytest.raises(InputError, match=r"^the table has no column 'text'; its columns are 'company'"):
+        read_texts(pa.table({"company": ["a"]}))
+    with pytest.raises(InputError, match=r"^the table, row 2: missing field or null"):
+        read_texts(["a", None], strict=True).read_all()

@@ -9,6 +9,7 @@ Indexes, clusters and clients all check their arguments here, so they report the
 """
 
 import contextlib
+import math
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
@@ -65,8 +66,33 @@ def check_texts(
         raise InputError(
             f"{argument} must be a list of texts, got {texts.dtype} {list(texts.shape)}", hint=vectors
         )
-    array = _strings(texts, argument)
+    if hasattr(texts, "iloc") and hasattr(texts, "columns"):  # a pandas DataFrame
+        raise InputError(
+            f"{argument} must be a list of texts, got {type(texts).__name__}", hint="give one of its columns"
+        )
+    try:
+        array = _strings(texts, argument)
+    except InputError:
+        array = _strings(_without_gaps(texts, argument), argument)
     return array if missing else _complete(array, argument, "a text", hint="leave out rows without a text")
+
+
+def _without_gaps(values: Any, argument: str) -> Any:
+    """A list of texts with None for what pandas has in place of a missing one: NaN or NA."""
+    listed = values.tolist() if isinstance(values, np.ndarray) else values
+    if not isinstance(listed, (list, tuple)) or not any(isinstance(one, str) for one in listed):
+        return values
+    out: list[str | None] = []
+    for place, one in enumerate(listed):
+        nan = isinstance(one, float) and math.isnan(one)
+        if not (isinstance(one, str) or one is None or nan or type(one).__name__ == "NAType"):
+            raise InputError(
+                f"{argument} must hold values of one type, but {argument}[{place}] is of type "
+                f"{type(one).__name__}",
+                hint="texts are of type str",
+            )
+        out.append(one if isinstance(one, str) else None)
+    return out
 
 
 def check_queries(queries: Any) -> list[str]:

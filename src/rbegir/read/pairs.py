@@ -51,7 +51,7 @@ class _TextPairs(Stream):
 
     def _texts(self, batch: pa.RecordBatch, checker: Checker) -> list[pa.StringArray]:
         names = [self._columns[role] for role in ("query", "keyword")]
-        return [text_column(batch.column(name), name, self.path, checker) for name in names]
+        return [text_column(batch.column(name), name, self.name, checker) for name in names]
 
 
 class PairStream(_TextPairs):
@@ -65,7 +65,7 @@ class PairStream(_TextPairs):
         weights = np.ones(batch.num_rows, dtype=np.float32)
         if name is not None:
             with np.errstate(over="ignore", under="ignore"):
-                weights = number_column(batch.column(name), name, self.path).astype(np.float32)
+                weights = number_column(batch.column(name), name, self.name).astype(np.float32)
             checker.reject(~(np.isfinite(weights) & (weights > 0)), BAD_WEIGHT)
         return pa.RecordBatch.from_arrays([*texts, pa.array(weights)], schema=self.schema)
 
@@ -78,7 +78,7 @@ class LabelStream(_TextPairs):
 
     def _convert(self, batch: pa.RecordBatch, checker: Checker) -> pa.RecordBatch:
         texts, name = self._texts(batch, checker), self._columns["label"]
-        labels = _grades(batch.column(name), name, self.path)
+        labels = _grades(batch.column(name), name, self.name)
         checker.reject(~np.isfinite(labels.to_numpy()), BAD_LABEL)
         return pa.RecordBatch.from_arrays([*texts, labels], schema=self.schema)
 
@@ -120,7 +120,7 @@ class TextStream(Stream):
     def _convert(self, batch: pa.RecordBatch, checker: Checker) -> pa.RecordBatch:
         columns = {name: batch.column(name) for name in self._order}
         if self._text:
-            columns[self._text] = text_column(columns[self._text], self._text, self.path, checker)
+            columns[self._text] = text_column(columns[self._text], self._text, self.name, checker)
         for name, column in columns.items():
             if name != self._id:
                 reject_long(column, checker)
@@ -144,12 +144,12 @@ class TextStream(Stream):
         try:
             return column.cast(self._id_type)
         except pa.ArrowInvalid as error:
-            raise not_whole(self.path, str(error).splitlines()[0]) from None
+            raise not_whole(self.name, str(error).splitlines()[0]) from None
 
 
-def _grades(column: pa.Array, name: str, path: Path) -> pa.DoubleArray:
+def _grades(column: pa.Array, name: str, file: str) -> pa.DoubleArray:
     """Words and numbers as grades, NaN for anything else."""
-    numbers = pa.array(number_column(column, name, path))
+    numbers = pa.array(number_column(column, name, file))
     words = as_binary(column)
     if words is None:
         return numbers

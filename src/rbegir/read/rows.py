@@ -88,6 +88,7 @@ class Stream(ABC):
 
     def __init__(self, source: Source, *, strict: bool) -> None:
         self.path: Path = source.path
+        self.name = source.name  # in messages
         self.strict = strict
         self.skipped = Skipped()
         self.progress = 0.0
@@ -108,9 +109,9 @@ class Stream(ABC):
         skipped = self.skipped
         if skipped.total == skipped.read:
             raise InputError(
-                f"{self.path} holds no usable {self.what}: {skipped}"
+                f"{self.name} holds no usable {self.what}: {skipped}"
                 if skipped
-                else f"{self.path} holds no {self.what}"
+                else f"{self.name} holds no {self.what}"
             )
 
     def part(self, wanted: Wanted | None) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
@@ -151,7 +152,7 @@ class Stream(ABC):
         if bad:
             number = min(bad)
             raise InputError(
-                f"{self.path}, {self._source.place(number)}: {bad[number]}",
+                f"{self.name}, {self._source.place(number)}: {bad[number]}",
                 hint="without --strict such rows are skipped and counted",
             )
 
@@ -187,11 +188,11 @@ def _bad_rows(block: Block, checker: Checker, malformed: dict[int, str]) -> dict
     return bad | {int(block.numbers[position]): reason for position, reason in checker.first.items()}
 
 
-def text_column(array: pa.Array, name: str, path: Path, checker: Checker) -> pa.StringArray:
+def text_column(array: pa.Array, name: str, file: str, checker: Checker) -> pa.StringArray:
     """A column as strings; rejects rows that are null, not UTF-8, or hold nothing to encode."""
     raw = as_binary(array)
     if raw is None:
-        raise InputError(f"the column {name!r} of {path} must hold text, got {array.type}")
+        raise InputError(f"the column {name!r} of {file} must hold text, got {array.type}")
     if raw.null_count:
         checker.reject(np.asarray(raw.is_null()), MISSING)
     texts = _decode(raw, checker)
@@ -252,13 +253,13 @@ def _decode(raw: pa.BinaryArray, checker: Checker) -> pa.StringArray:
         return pc.if_else(pa.array(bad), pa.scalar(b""), raw).cast(pa.string())
 
 
-def number_column(array: pa.Array, name: str, path: Path) -> npt.NDArray[np.float64]:
+def number_column(array: pa.Array, name: str, file: str) -> npt.NDArray[np.float64]:
     """A column as float64, NaN for a missing number; text is parsed, other types are refused."""
     if pa.types.is_integer(array.type) or pa.types.is_floating(array.type) or pa.types.is_decimal(array.type):
         return np.asarray(array.cast(pa.float64(), safe=False).fill_null(math.nan))
     raw = as_binary(array)
     if raw is None:
-        raise InputError(f"the column {name!r} of {path} must hold numbers, got {array.type}")
+        raise InputError(f"the column {name!r} of {file} must hold numbers, got {array.type}")
     texts = _decode(raw, Checker(len(raw)))  # invalid UTF-8 becomes empty, which is not a number
     texts = pc.utf8_trim_whitespace(texts)
     numeric = pc.match_substring_regex(texts, _NUMBER)

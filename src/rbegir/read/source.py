@@ -27,7 +27,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rbegir.base.arguments import as_table
+from rbegir.base.arguments import as_table, check_texts
 from rbegir.errors import CorruptError, FileError, InputError
 
 BLOCK_BYTES = 1 << 22  # of text formats, after decompression
@@ -65,6 +65,12 @@ class Source(ABC):
     path: Path
     columns: list[str]
     rows: int | None = None  # if it is known without reading the file
+    instead: str = ""  # what messages call it, if the caller does not know its path
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return self.instead or str(self.path)
 
     @abstractmethod
     def blocks(self, asked: FileRequest) -> Iterator[Block]:
@@ -96,26 +102,34 @@ def open_source(given: Any) -> Source:
             except pa.ArrowException as error:
                 raise InputError(f"the rows do not make a table: {str(error).splitlines()[0]}") from error
         source = _open_file(path)
+        source.instead = "standard input" if path.suffix == ".txt" else "the table"
         weakref.finalize(source, kept.pop_all().close)
     return source
 
 
 def _table_of(given: Any) -> pa.Table:
-    """A DataFrame, an Arrow table, or a list of texts, of pairs or of dicts as a table."""
+    """A DataFrame, an Arrow table, a column of texts, or a list of texts, of pairs or of dicts as a table.
+
+    A text that is missing (None, NaN) is null, so it is skipped and counted, as it is in a file.
+    """
+    column = isinstance(given, (pa.Array, pa.ChunkedArray)) or len(getattr(given, "shape", ())) == 1
+    rows = given if isinstance(given, (list, tuple)) else []
+    if column or any(isinstance(row, str) for row in rows):
+        return pa.table({"text": check_texts(given, missing=True)})
     table = as_table(given)
     if table is not None:
         return table
-    rows = given if isinstance(given, (list, tuple)) else []
-    if rows and all(isinstance(row, str) for row in rows):
-        return pa.table({"text": list(rows)})
     if rows and all(isinstance(row, Mapping) for row in rows):
-        return pa.Table.from_pylist(list(rows))
+        names = dict.fromkeys(name for row in rows for name in row)
+        return pa.table({name: [row.get(name) for row in rows] for name in names})
     sizes = {len(row) if isinstance(row, (list, tuple)) else 0 for row in rows}
     if sizes in ({2}, {3}):
         columns = zip(*rows, strict=True)
         return pa.table(dict(zip(("query", "keyword", "weight"), map(pa.array, columns), strict=False)))
+    kinds = " and ".join(sorted({type(row).__name__ for row in rows}))
     raise InputError(
-        f"expected a path, a DataFrame, an Arrow table or a list of rows, got {type(given).__name__}",
+        "expected a path, a DataFrame, an Arrow table or a list of rows, "
+        f"got {type(given).__name__}{f' of {kinds}' if kinds else ''}",
         hint="a list holds texts, (query, keyword) pairs, all or none of them with a weight, or dicts",
     )
 
@@ -180,9 +194,9 @@ def reading(path: Path) -> Iterator[None]:
         raise InputError(f"{path} cannot be parsed: {reason}") from None
 
 
-def not_whole(path: Path, found: str) -> InputError:
+def not_whole(file: str | Path, found: str) -> InputError:
     return InputError(
-        f"{path} has an id that is not a whole number: {found}",
+        f"{file} has an id that is not a whole number: {found}",
         hint="--id-type string reads all ids as texts (id_type= in Python)",
     )
 
@@ -196,9 +210,9 @@ def require_columns(source: Source, wanted: Sequence[tuple[str, str]]) -> None:
             hint = f"name the right one with --{role}-column ({role}_column= in Python)"
             if len(found) == 1 and any(mark in found[0] for mark in ";,|\t"):
                 hint = "that looks like several columns: a .csv has commas between them, a .tsv tabs"
-            raise InputError(f"{source.path} has no column {name!r}; its columns are {listed}", hint=hint)
+            raise InputError(f"{source.name} has no column {name!r}; its columns are {listed}", hint=hint)
         if found.count(name) > 1:
-            raise InputError(f"{source.path} has {found.count(name)} columns named {name!r}, expected one")
+            raise InputError(f"{source.name} has {found.count(name)} columns named {name!r}, expected one")
 
 
 def attributes_of(source: Source, taken: Sequence[str], columns: Sequence[str] | None) -> list[str]:
@@ -207,7 +221,7 @@ def attributes_of(source: Source, taken: Sequence[str], columns: Sequence[str] |
     for name in columns or ():
         if name not in others:
             raise InputError(
-                f"{source.path} has no attribute {name!r}", hint=f"--columns: {', '.join(others)}"
+                f"{source.name} has no attribute {name!r}", hint=f"--columns: {', '.join(others)}"
             )
     return others if columns is None else [name for name in others if name in columns]
 

@@ -43,6 +43,7 @@ from rbegir.training.rerank import (
 )
 from rbegir.training.step import Learner, resolve_device
 
+UNVALIDATED = "train without validation (--no-valid, valid=False in Python)"  # part of a hint
 # the settings that are arguments of `run`; its `teacher` is a model, that of the settings a weight
 SETTINGS = {setting.name for setting in fields(TrainConfig)} - {"teacher"}
 
@@ -336,7 +337,7 @@ def _rows(stream: PairStream | None, texts: pa.Array | None, seed: int) -> tuple
 def _check_trainable(data: TrainingData) -> None:
     """Refuse data that is too small to compare anything with anything."""
     held = f" (pairs held out for validation: {data.held_pairs})" if data.held_pairs else ""
-    hint = f"give more pairs{', or train without validation (--no-valid)' if held else ''}"
+    hint = f"give more pairs{f', or {UNVALIDATED}' if held else ''}"
     if data.pairs < 2:
         pairs = "1 pair" if data.pairs else "none"
         raise InputError(f"training needs at least 2 pairs, got {pairs}{held}", hint=hint)
@@ -352,7 +353,7 @@ def _validation(pairs: pa.Table, valid: Any, report: Report) -> Validation:
         what = "held out" if valid is None else f"of {valid}" if isinstance(valid, (str, Path)) else "given"
         raise InputError(
             f"the pairs {what} for validation are too few: {error.message}",
-            hint="give more pairs, a file of validation pairs, or train without validation (--no-valid)",
+            hint=f"give more pairs, a file of validation pairs, or {UNVALIDATED}",
         ) from None
 
 
