@@ -91,6 +91,7 @@ def built(model: Path, table: Path, tmp_path: Path) -> Path:
     assert facts["has_model"] is True
     assert sum(facts["skipped"].values()) == 2
     assert "skipped 2 of 7 rows" in done.err
+    assert "hint: --strict" in done.err
     return path
 
 

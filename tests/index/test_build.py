@@ -84,7 +84,7 @@ def test_of_an_id_that_comes_again_the_last_row_counts(tmp_path: Path, segment_r
         assert [record["text"] for record in index.get(list(wanted)) if record] == list(wanted.values())
     with pytest.raises(InputError, match="ids holds 'k0' more than once") as caught:
         Index.build(tmp_path / "y.rbe", ENCODER, batches, segment_rows=100)
-    assert caught.value.hint == "remove all but one, or let upsert keep the last"
+    assert caught.value.hint == "remove all but one, or keep the last with --upsert (upsert=True in Python)"
     with pytest.raises(InputError, match="upsert needs ids"):
         Index.build(tmp_path / "y.rbe", ENCODER, [pa.record_batch({"text": ["a"]})], upsert=True)
 

@@ -80,6 +80,13 @@ def test_bad_texts_ids_and_attributes(index: Index) -> None:
     assert index.info() == before
 
 
+def test_attributes_that_cannot_be_stored_can_be_left_out(index: Index) -> None:
+    for name in ("", "score"):
+        with pytest.raises(InputError) as caught:
+            index.add(["a"], attributes={name: [1]})
+        assert "--columns (columns= in Python)" in caught.value.hint
+
+
 def test_bad_codes_and_queries(index: Index) -> None:
     index.add(["a"])
     codes = "codes have n = 128 and 2 planes, the index holds n = 64 and 2 planes"
@@ -165,6 +172,7 @@ def test_creating_what_cannot_be(tmp_path: Path) -> None:
             {"model": ENCODER, "id_type": "uuid"},
         ),
         (InputError, "model must be a Model or an encoder, got str without n", {"model": "model/"}),
+        (InputError, "model must be fitted, got Binarizer without fingerprint", {"model": Binarizer(64)}),
         (MismatchError, "n is 128, the model has 64", {"model": ENCODER, "n": 128}),
         (MismatchError, "a model with float keywords has no codes", {"model": HashEncoder(keyword_planes=0)}),
         (

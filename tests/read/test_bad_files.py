@@ -20,6 +20,7 @@ def test_unknown_suffix(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="is not that of a known format") as caught:
             read_pairs(put(tmp_path / name, b"x"))
         assert ".parquet" in caught.value.hint
+        assert "DataFrame" in caught.value.hint
 
 
 def test_missing_directory_unreadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,6 +82,7 @@ def test_columns_that_stand_between_other_marks(tmp_path: Path, name: str, mark:
     with pytest.raises(InputError, match="has no column 'query'") as caught:
         read_pairs(put(tmp_path / name, f"query{mark}keyword\na{mark}b\n".encode()))
     assert caught.value.hint.startswith("that looks like several")
+    assert ("sep=';'" in caught.value.hint) == (mark == ";")
 
 
 @pytest.mark.parametrize("order", ["utf-16-le", "utf-16-be"])

@@ -153,6 +153,8 @@ def test_texts_by_line(tmp_path: Path) -> None:
     stream = read_texts(path)
     assert [t for b in stream for t in b["text"].to_pylist()] == ["a", '"b\tc', "last"]
     assert stream.skipped.to_dict() == {"no letter or digit": 2, "invalid UTF-8": 1}
+    assert "iconv" in stream.skipped.hint
+    assert "--strict" in stream.skipped.hint
     assert not stream.has_ids
     assert stream.attributes == ()
     with pytest.raises(InputError, match="line 2: no letter or digit"):

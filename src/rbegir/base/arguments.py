@@ -26,6 +26,7 @@ from rbegir.errors import InputError, MismatchError
 MAX_TEXT_BYTES = 2**15 - 1  # so that a chunk of rows fits Arrow's 32-bit offsets
 MAX_COLUMNS = 256  # attributes of an index: every hit shows all of them
 RESERVED = ("id", "text", "row", "score")
+LEAVE_OUT = "name those to store with --columns (columns= in Python)"  # part of a hint
 VECTORS_HINT = "only an index made with a Binarizer takes vectors"
 _PLAIN = {
     str(t): t
@@ -353,12 +354,16 @@ def as_table(given: Any) -> pa.Table | None:
 def check_name(name: Any) -> None:
     """Refuse a name that cannot be used for an attribute."""
     if not isinstance(name, str) or not name or len(name) > 200:
-        raise InputError(f"the name of an attribute must be a text of 1 to 200 characters, got {name!r}")
+        raise InputError(
+            f"the name of an attribute must be a text of 1 to 200 characters, got {name!r}",
+            hint=f"name the column, or {LEAVE_OUT}",
+        )
     if any("\ud800" <= character <= "\udfff" for character in name):
         raise InputError(f"the name of an attribute must be valid Unicode, got {name!r}")
     if name in RESERVED:
         raise InputError(
-            f"an attribute cannot be called {name!r}", hint=f"reserved are {', '.join(RESERVED)}"
+            f"an attribute cannot be called {name!r}",
+            hint=f"reserved are {', '.join(RESERVED)}: rename the column, or {LEAVE_OUT}",
         )
 
 

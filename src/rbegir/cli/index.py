@@ -136,7 +136,7 @@ def build(
     else:
         model = rbegir.Model.load(sources[0])
     with rbegir.Index.build(out, model, stream, upsert=upsert, **made_with) as index:
-        _tell_skipped(stream)
+        options.tell_skipped(stream)
         _report(index, as_json, skipped=stream.skipped.to_dict())
 
 
@@ -164,7 +164,7 @@ def add(
         names = {"text_column": text_column, "id_column": id_column, "columns": options.names_in(columns)}
         stream = _stream(texts, vector_column, strict, id_type=_id_type(id_type) or known, **names)
         added = fill(opened, stream, upsert=upsert)
-        _tell_skipped(stream)
+        options.tell_skipped(stream)
         _report(opened, as_json, added=added, skipped=stream.skipped.to_dict())
 
 
@@ -230,7 +230,7 @@ def update(
         if not stream.attributes:
             raise InputError(f"{table} has no attributes", hint="give it a column for each one to change")
         updated = sum(opened.update(batch["id"], batch.drop_columns(["id"])) for batch in stream)
-        _tell_skipped(stream)
+        options.tell_skipped(stream)
         _report(opened, as_json, updated=updated, skipped=stream.skipped.to_dict())
 
 
@@ -427,11 +427,6 @@ def _stream(path: Path, vector_column: str | None, strict: bool, **columns: Any)
     if _are_vectors(path, vector_column):
         return read_vectors(path, vector_column, **columns)
     return read_texts(path, strict=strict, **columns)
-
-
-def _tell_skipped(stream: TextStream) -> None:
-    if stream.skipped:
-        print(str(stream.skipped), file=sys.stderr)
 
 
 def _report(index: rbegir.Index, as_json: bool, **more: Any) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -130,6 +131,12 @@ def bar(title: str) -> Iterator[Callable[..., None]]:
 _ORDERS = {
     code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 }
+
+
+def tell_skipped(stream: Any, prefix: str = "") -> None:
+    """Say on stderr how many rows of a file were left out, and how to find them."""
+    if stream.skipped:
+        print(f"{prefix}{stream.skipped}\nhint: {stream.skipped.hint}", file=sys.stderr)
 
 
 def shown(value: object) -> str:

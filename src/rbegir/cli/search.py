@@ -223,8 +223,7 @@ def mine(
                 writer.write_batch(batch)
                 count += batch.num_rows
         facts = {"negatives": count, "queries": job.clicks.num_rows, "keywords": len(job.index)}
-    if stream.skipped:
-        print(f"{stream.path}: {stream.skipped}", file=sys.stderr)
+    options.tell_skipped(stream, f"{stream.name}: ")
     tell(facts, as_json, f"{out}: {count:,} negatives of {facts['queries']:,} queries")
 
 

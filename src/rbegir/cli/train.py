@@ -229,8 +229,8 @@ def evaluate(
         "labels": judged and judged.read_all(),
     }
     for stream in (clicked, texts, judged):
-        if stream is not None and stream.skipped:
-            print(f"{stream.path}: {stream.skipped}", file=sys.stderr)
+        if stream is not None:
+            options.tell_skipped(stream, f"{stream.name}: ")
     settings = some(locals(), "negatives", "gamma", "bootstrap", "seed")
     reports = {
         name: evaluate_model(scorer, **tables, cutoffs=k or CUTOFFS, **settings)

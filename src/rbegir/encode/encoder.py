@@ -83,6 +83,11 @@ def check_encoder(model: object) -> None:
     """Raise InputError if an object lacks part of the contract."""
     wanted = ("n", "query_planes", "keyword_planes", "fingerprint", "encode_queries", "encode_keywords")
     missing = [name for name in wanted if not hasattr(model, name)]
+    if missing == ["fingerprint"]:
+        raise InputError(
+            f"model must be fitted, got {type(model).__name__} without fingerprint",
+            hint="call its fit first, for example with the vectors or texts to store",
+        )
     if missing:
         raise InputError(
             f"model must be a Model or an encoder, got {type(model).__name__} without {', '.join(missing)}",

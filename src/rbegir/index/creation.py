@@ -126,7 +126,9 @@ def fill(
             kept = _last_of_each_id(table) if upsert else table
             if not upsert and "id" in table.column_names:
                 ids = table.column("id").combine_chunks()
-                refuse_repeats(ids, hint="remove all but one, or let upsert keep the last")
+                refuse_repeats(
+                    ids, hint="remove all but one, or keep the last with --upsert (upsert=True in Python)"
+                )
             added += _add(index, kept, upsert, encoded)
             encoded(table.num_rows, table.num_rows)  # some rows may have been left out
             finished += table.num_rows

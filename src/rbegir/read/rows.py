@@ -53,6 +53,12 @@ class Skipped:
         parts = ", ".join(f"{count:,} with {reason}" for reason, count in self.reasons.most_common())
         return f"skipped {self.total:,} of {self.read:,} rows: {parts}" if parts else "skipped no row"
 
+    @property
+    def hint(self) -> str:
+        """How to find the rows that were left out."""
+        other = "; iconv converts a file to UTF-8" if NOT_UTF8 in self.reasons else ""
+        return f"--strict (strict=True in Python) stops at the first of them and says where it is{other}"
+
     def to_dict(self) -> dict[str, int]:
         return dict(self.reasons)
 

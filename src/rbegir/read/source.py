@@ -140,7 +140,10 @@ def _open_file(path: Path) -> Source:
     zipped = suffixes[-1:] == [".gz"]
     suffix = suffixes[-2 if zipped else -1] if len(suffixes) > zipped else ""
     if suffix not in FORMATS or (zipped and suffix in (".parquet", ".pq")):
-        hint = "use .parquet, .csv, .tsv, .jsonl or .txt (text formats may be followed by .gz)"
+        hint = (
+            "use .parquet, .csv, .tsv, .jsonl or .txt (text formats may be followed by .gz); "
+            "in Python a DataFrame will do, too"
+        )
         if suffix in VECTOR_FORMATS:
             hint = "an index of vectors: rbegir index build VECTORS --out INDEX"
         raise InputError(f"the suffix of {path} is not that of a known format", hint=hint)
@@ -208,11 +211,17 @@ def require_columns(source: Source, wanted: Sequence[tuple[str, str]]) -> None:
         if name not in found:
             listed = ", ".join(repr(c) for c in found[:12]) + (" …" if len(found) > 12 else "")
             hint = f"name the right one with --{role}-column ({role}_column= in Python)"
-            if len(found) == 1 and any(mark in found[0] for mark in ";,|\t"):
+            marks = [mark for mark in "\t,;|" if mark in found[0]] if len(found) == 1 else []
+            if marks:
                 hint = "that looks like several columns: a .csv has commas between them, a .tsv tabs"
+                if marks[0] in ";|":
+                    hint += f"; in Python, give pandas.read_csv({str(source.path)!r}, sep={marks[0]!r})"
             raise InputError(f"{source.name} has no column {name!r}; its columns are {listed}", hint=hint)
         if found.count(name) > 1:
-            raise InputError(f"{source.name} has {found.count(name)} columns named {name!r}, expected one")
+            raise InputError(
+                f"{source.name} has {found.count(name)} columns named {name!r}, expected one",
+                hint="rename the others",
+            )
 
 
 def attributes_of(source: Source, taken: Sequence[str], columns: Sequence[str] | None) -> list[str]:

@@ -153,7 +153,7 @@ def run(
             corpus = read_texts(corpus, text_column=text_column, strict=strict)
         texts = None if corpus is None else corpus_texts(corpus)
         if texts is not None and corpus.skipped:
-            say(f"corpus: {corpus.skipped}")
+            say(f"corpus: {corpus.skipped}\nhint: {corpus.skipped.hint}")
         held = None if valid is None or valid is False else drawn(reader(valid).read_all())
         rows, clicked = _rows(stream, texts, settings.seed)
         asked = None
@@ -171,7 +171,7 @@ def run(
         )
         skipped = stream.skipped if stream is not None and clicked else data.skipped
         if skipped:
-            say(str(skipped))
+            say(f"{skipped}\nhint: {skipped.hint}")
         _check_trainable(data)
         held = data.held_out if valid is None else held
         validation = None if held is None else _validation(held, valid, report)
