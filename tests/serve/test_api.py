@@ -336,6 +336,7 @@ def test_an_index_that_cannot_encode_texts(tmp_path: Any, binarizer: bool) -> No
             answer = client.post(path, json=body)
             assert answer.status_code == 501
             assert answer.json()["detail"] == "this index has no model of texts, so they cannot be encoded"
+            assert ("vectors" if binarizer else "codes") in answer.json()["hint"]
         values = rng.integers(-127, 128, (1, 64), dtype=np.int16)
         (result,) = client.post("/v1/search", json={"codes": values.tolist(), "k": 5}).json()["results"]
         assert [hit["id"] for hit in result["hits"]] == index.search_codes(values, 5).ids[0].tolist()

@@ -108,6 +108,13 @@ def test_wrong_searches(service: Local, body: Any, detail: str) -> None:
     assert detail in json.dumps(found, ensure_ascii=False)
 
 
+def test_an_unknown_field_is_answered_with_those_that_there_are(service: Local) -> None:
+    found = problem(service.post(SEARCH, {"queries": ["a"], "filter": "price < 3"}), 422, "invalid")
+    assert found["detail"] == "filter: Extra inputs are not permitted"
+    assert "the fields are: " in found["hint"]
+    assert " where, " in found["hint"]
+
+
 def test_equal_filters_count_once(service: Local) -> None:
     where = " and ".join(["not contains(text, 'b')"] * 120)
     assert len(service.search(queries=["a"] * 100, where=[where] * 100, k=1)) == 100

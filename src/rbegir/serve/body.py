@@ -149,10 +149,10 @@ def parse(model: type[Model], body: bytes) -> Model:
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
-        raise _explained(error) from None
+        raise _explained(error, model) from None
 
 
-def _explained(error: ValidationError) -> Problem:
+def _explained(error: ValidationError, model: type[BaseModel]) -> Problem:
     if error.error_count() > MAX_ERRORS:
         return Problem("invalid", f"body: {error.error_count()} fields are wrong", hint=DOCUMENT)
     found = error.errors(include_url=False, include_context=False)
@@ -162,7 +162,10 @@ def _explained(error: ValidationError) -> Problem:
     errors = [{"field": _path(e["loc"]), "message": e["msg"]} for e in found[:20]]
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     field = errors[0]["field"] or "body"
-    return Problem("invalid", f"{field}: {first['msg']}{more}", hint=DOCUMENT, errors=errors)
+    hint = DOCUMENT
+    if first["type"] == "extra_forbidden" and len(first["loc"]) == 1:
+        hint = f"the fields are: {', '.join(model.model_fields)}"
+    return Problem("invalid", f"{field}: {first['msg']}{more}", hint=hint, errors=errors)
 
 
 def _path(place: Iterable[int | str]) -> str:

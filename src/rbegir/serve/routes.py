@@ -73,7 +73,10 @@ class Handlers:
         body = await received(schema.SearchBody, request, self._settings)
         search = search_of(body, self._settings, self._index)
         if search.values is None:
-            self._check_encodes("vectors" if search.texts is None else "texts", "search by codes")
+            instead = "vectors" if self._service.encodes == "vectors" else "codes"
+            self._check_encodes(
+                "vectors" if search.texts is None else "texts", f"send {instead} in their place"
+            )
             at_most(
                 "queries times candidates",
                 self._service.batcher.candidates(search),
@@ -116,7 +119,8 @@ class Handlers:
     @operation("write", "POST /v1/keywords", schema.UpsertBody, schema.UpsertResponse, 501)
     async def upsert(self, request: Request) -> Response:
         """Add keywords, or replace those with the same ids. Durable and searchable when it responds."""
-        self._check_encodes("texts", "add keywords by codes with the library")
+        kind = "vectors" if self._service.encodes == "vectors" else "codes"
+        self._check_encodes("texts", f"add {kind} with the library, while no service can write the index")
         body = await received(schema.UpsertBody, request, self._settings)
         rows = rows_of(body, self._settings, self._index.info()["attributes"])
         request.state.log["keywords"] = len(rows)
