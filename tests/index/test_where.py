@@ -351,6 +351,20 @@ def test_texts_in_double_quotes_are_explained() -> None:
     )
 
 
+def test_names_are_listed_as_a_filter_writes_them() -> None:
+    odd = {"Price (EUR)": pa.float64(), "in": pa.string(), '5"': pa.string()}
+    with pytest.raises(FilterError, match="there is no column 'Price'") as caught:
+        Filter("Price (EUR) < 100", odd)
+    assert caught.value.hint == 'the columns are: "5""", "Price (EUR)", "in"'
+    Filter('"Price (EUR)" < 100 and "in" = \'a\' and "5""" = \'b\'', odd)
+
+
+def test_a_number_for_a_column_of_texts_is_explained() -> None:
+    with pytest.raises(FilterError, match="word is string, which does not compare with 3") as caught:
+        Filter("word < 3", TYPES)
+    assert caught.value.hint.startswith("write the value in single quotes: '3'; to compare numbers, ")
+
+
 @pytest.mark.parametrize(
     ("text", "place"), [("'\ud800' = word", 2), ("word like 'a\udfff'", 13), ('"\ud800" = 1', 2)]
 )

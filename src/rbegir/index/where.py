@@ -336,10 +336,16 @@ class Parser:
                 None if below < low else pa.scalar(min(below, high), wide),
                 None if above > high else pa.scalar(max(above, low), wide),
             )
+        hint = _EXAMPLE
+        if is_list(column.type):
+            hint = f"write: contains({column.name}, {raw!r})"
+        elif family == "text":
+            hint = (
+                f"write the value in single quotes: '{raw}'; to compare numbers, store them as numbers: "
+                "in a CSV file, a value such as '1,299.00' or '-' makes its whole column text"
+            )
         self._fail(
-            f"{column.name} is {column.type}, which does not compare with {raw!r}",
-            value.at,
-            hint=f"write: contains({column.name}, {raw!r})" if is_list(column.type) else _EXAMPLE,
+            f"{column.name} is {column.type}, which does not compare with {raw!r}", value.at, hint=hint
         )
 
     def _operand(self) -> _Column | _Value:
@@ -347,7 +353,7 @@ class Parser:
         if token.kind == "name":
             self._take()
             if token.value not in self._types:
-                hint = f"the columns are: {', '.join(sorted(self._types)) or 'none'}"
+                hint = f"the columns are: {', '.join(map(_written, sorted(self._types))) or 'none'}"
                 if self._text[token.at] == '"':
                     hint = f"a text stands in single quotes, a column in double ones; {hint}"
                 self._fail(f"there is no column {token.value!r}", token.at, hint=hint)
@@ -424,6 +430,12 @@ class Parser:
         raise FilterError(
             f"where cannot be understood at character {at + 1}: {what}: {around.strip()}", hint=hint
         )
+
+
+def _written(name: str) -> str:
+    """A column as a filter names it: in double quotes unless it is a plain word."""
+    plain = name.isidentifier() and name.lower() not in _WORDS
+    return name if plain else '"' + name.replace('"', '""') + '"'
 
 
 def slow_tests_in(text: str, *, lists: bool) -> int:
