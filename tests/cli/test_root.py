@@ -86,14 +86,16 @@ def test_characters_that_the_terminal_lacks_are_shown_by_number() -> None:
         assert done.stderr == b""
 
 
-def test_control_c_while_a_command_is_imported_ends_it_quietly() -> None:
+def test_control_c_ends_a_command_quietly_and_says_how_to_continue_it() -> None:
     code = (  # whoever runs the tests may ignore SIGINT, as a shell does for what it runs in the background
         "import os, signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "import rbegir.cli as cli; build = cli.build\n"
         "cli.build = lambda names: (os.kill(os.getpid(), signal.SIGINT), build(names))[1]; cli.main()"
     )
-    done = subprocess.run([sys.executable, "-c", code, "--help"], capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+    for command, told in (("--help", ""), ("train", "--resume"), ("join", "the same command continues")):
+        done = subprocess.run([sys.executable, "-c", code, command], capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (130, "")
+        assert (told in done.stderr) if told else (done.stderr == "")
 
 
 def test_an_unknown_command_is_refused() -> None:

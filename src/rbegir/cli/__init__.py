@@ -33,6 +33,11 @@ COMMANDS = {  # command → the file that has it
     "reproduce": "research",
 }
 GROUPS = ("index", "bench")
+CONTINUED = {  # command → how to go on after Ctrl-C
+    "train": "the same command with --resume continues this run",
+    "upgrade": "the same command with --resume continues this run",
+    "join": "the same command continues this run",
+}
 EXTRAS = {"torch": "train", "scipy": "train", "sklearn": "train", "ray": "cluster", "httpx": "client"}
 
 
@@ -104,6 +109,8 @@ def main() -> None:
         package = f"'rbegir[{EXTRAS[missing]}]'" if missing in EXTRAS else missing
         fail(f"this command needs {missing}, which is not installed", f"pip install {package}")
     except KeyboardInterrupt:
+        if sys.argv[1:2] and (way := CONTINUED.get(sys.argv[1])):
+            print(f"interrupted\nhint: {way}", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(141)  # the reader of a pipe left, as `head` does
