@@ -239,7 +239,10 @@ def test_read_only(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
             raise OSError(30, "Read-only file system", str(path))
 
         monkeypatch.setattr(disk, "create", refuse)
-        _refused(FileError, f"cannot write to {index.path}: read-only file system", lambda: again.add(["b"]))
+        with pytest.raises(FileError, match="read-only file system") as caught:
+            again.add(["b"])
+        assert caught.value.message == f"cannot write to {index.path}: read-only file system"
+        assert "serve an index there with --read-only" in caught.value.hint
         assert len(again) == 1
 
 

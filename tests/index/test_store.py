@@ -305,8 +305,9 @@ def test_update_changes_attributes_alone(index: Index) -> None:
     assert index.search("b", k=1).ids.tolist() == [[1]]
     assert index.update([], {"price": []}) == index.update([0], {"new": [None]}) == 0
     index.verify()
-    with pytest.raises(InputError, match="id 7 is not in the index"):
-        index.update([0, 7], {"price": [1, 2]})
+    with pytest.raises(InputError, match=r"id 7 is not in the index \(2 such ids\)") as caught:
+        index.update([0, 7, 8], {"price": [1, 2, 3]})
+    assert caught.value.hint == "leave them out, or add these keywords first"
     with pytest.raises(InputError, match="ids holds 0 more than once"):
         index.update([0, 0], {"price": [1, 2]})
     with pytest.raises(MismatchError, match="in this index it is int64"):

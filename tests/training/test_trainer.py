@@ -21,7 +21,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import rbegir
 from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.presets import ESTIMATORS, PRESETS, Estimator
-from rbegir.errors import DeviceError, FileError, InputError
+from rbegir.errors import DeviceError, FileError, FullError, InputError
 from rbegir.evaluate import scorers
 from rbegir.evaluate.retrieval import Targets
 from rbegir.evaluate.scorers import ModelScorer
@@ -199,6 +199,17 @@ def test_the_best_epoch_is_kept_and_patience_stops(
         if name.endswith(".conv.weight"):
             wanted = checkpoint.from_bytes(*checkpoint.to_bytes(wanted))
         assert np.array_equal(tensors[name], wanted)
+
+
+def test_a_log_that_cannot_be_written_is_named(
+    pairs_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(directory: str, **_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("torch.utils.tensorboard.SummaryWriter", full)
+    with pytest.raises(FullError, match=r"cannot write .*/m/log: no space left on device"):
+        run(pairs_file, **QUICK, epochs=1, out=tmp_path / "m")
 
 
 def test_without_tensorboard_one_line_says_so(

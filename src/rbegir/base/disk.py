@@ -238,7 +238,8 @@ def explained(doing: str, path: Path) -> Iterator[None]:
             errno.EFBIG: "raise the limit on the size of files; what was acknowledged before is still there",
             errno.EACCES: "check the owner and permissions of the directory",
             errno.EPERM: "check the owner and permissions of the directory",
-            errno.EROFS: "the file system is mounted read-only; copy the index to change it",
+            errno.EROFS: "the file system is mounted read-only: write elsewhere, "
+            "or serve an index there with --read-only",
             errno.EMFILE: "raise the limit on open files (ulimit -n)",
             errno.ENOENT: "check the path",
         }

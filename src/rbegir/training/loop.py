@@ -320,7 +320,8 @@ def _summary_writer(directory: Path, step: int, say: Callable[[str], None]) -> A
         say("tensorboard is not installed: no log is written")
         return nullcontext()
     # events that a killed run wrote after its last saved state are marked as superseded
-    return SummaryWriter(str(directory), purge_step=step or None)
+    with disk.explained("write", directory):
+        return SummaryWriter(str(directory), purge_step=step or None)
 
 
 def lr_scale(step: int, total: int) -> float:
