@@ -794,7 +794,8 @@ def _room_for(queries: Any) -> contextlib.AbstractContextManager[None]:
 def _refuse_missing(ids: pa.Array, positions: Int64s) -> None:
     missing = np.flatnonzero(positions < 0)
     if missing.size:
+        more = f" ({missing.size} such ids)" if missing.size > 1 else ""
         raise InputError(
-            f"id {ids[int(missing[0])].as_py()!r} is not in the index ({missing.size} such ids)",
+            f"id {ids[int(missing[0])].as_py()!r} is not in the index{more}",
             hint="leave them out, or add these keywords first",
         )
