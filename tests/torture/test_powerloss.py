@@ -28,13 +28,11 @@ def test_a_power_cut_loses_nothing() -> None:
     assert min(tally.saw[kind] for kind in ("nothing yet", "one possible", "either")) > 10
 
 
-def test_old_segments_are_truncated_in_the_histories(tmp_path: Path) -> None:
-    if not disk.tells_users(tmp_path):
-        pytest.skip("the kernel does not tell who uses files here")
+def test_old_segments_are_truncated_in_the_histories(local_path: Path) -> None:
     steps: list[str] = []
     for number in range(8):
-        (tmp_path / f"{number}").mkdir()
-        history = record(tmp_path / f"{number}", random.Random(f"truncated/{number}"), powerloss.STEPS)
+        (local_path / f"{number}").mkdir()
+        history = record(local_path / f"{number}", random.Random(f"truncated/{number}"), powerloss.STEPS)
         steps += [step.kind for step in history.trace]
     assert steps.count("truncate") > 10
 
