@@ -388,7 +388,7 @@ class Compaction:
         while self._groups:
             group, made = self._groups.pop()
             while group:
-                entry = group.pop().entry  # the segment goes here
+                entry = group.pop().entry  # and let the segment go
                 if made is not None:
                     self._old.free(entry.file, entry.stamp.bytes)
 
